@@ -18,7 +18,7 @@ use std::process::Command;
 
 const AGENT_PROGRAM: &str = "sandcell-agent";
 /// The architectures of daemons' machines.
-const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
+const DAEMON_ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 /// Static linking at a fixed address.
 const RUST_FLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
 
@@ -39,7 +39,7 @@ fn main() {
         println!("cargo::rerun-if-changed={}", crates.join(watched).display());
     }
     let mut wanted = Vec::new();
-    for architecture in ARCHITECTURES {
+    for architecture in DAEMON_ARCHITECTURES {
         let name = format!("SANDCELL_AGENT_{}", architecture.to_uppercase());
         println!("cargo::rerun-if-env-changed={name}");
         match std::env::var_os(&name) {

@@ -71,7 +71,7 @@ const TEST_ONLY_CRATES: [&str; 5] = ["contract", "e2e", "fake-e2b", "fuzz", "tes
 
 /// Modules of a folder from the top down: a file uses only its own module and those below it. A module is a folder or a
 /// file. A folder within a listed one may be listed too.
-const FLOORS: [(&str, &[&str]); 3] = [
+const MODULE_ORDER: [(&str, &[&str]); 3] = [
     (
         "crates/engine/src",
         &[
@@ -214,7 +214,7 @@ fn test_crates_in_programs(name: &str, manifest: &toml::Table) -> Vec<String> {
 /// Returns the file's paths that lead to a module above its own, in every listed folder that holds the file.
 fn arrows_up(path: &Path, text: &str) -> Vec<String> {
     let mut faults = BTreeSet::new();
-    for (root, floors) in FLOORS {
+    for (root, floors) in MODULE_ORDER {
         let (Ok(inside), Some((crate_folder, modules))) = (path.strip_prefix(root), root.split_once("/src")) else {
             continue;
         };

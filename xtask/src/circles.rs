@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::rust_paths;
 
 /// Folders whose modules are checked like those of a crate.
-const FOLDERS: [&str; 6] = [
+const CHECKED_FOLDERS: [&str; 6] = [
     "crates/agent/src/client",
     "crates/agent/src/server",
     "crates/backends/src/docker",
@@ -28,7 +28,7 @@ pub fn faults(files: &[(String, String)]) -> Vec<String> {
         .map(|(folder, _)| folder)
         .collect();
     let roots = crates.into_iter().map(|folder| format!("{folder}/src"));
-    let all = roots.chain(FOLDERS.map(str::to_owned));
+    let all = roots.chain(CHECKED_FOLDERS.map(str::to_owned));
     all.flat_map(|folder| Graph::of(&folder, files).circles(&folder))
         .collect()
 }

@@ -20,9 +20,9 @@ use serde_json::Value;
 use crate::command::{cargo, must, output, root};
 
 /// The page that is written.
-const PAGE: &str = "docs/reference/e2b-compatibility.md";
+const PAGE_PATH: &str = "docs/reference/e2b-compatibility.md";
 /// The SDKs.
-const RELEASES: [Release; 3] = [
+const SDK_RELEASES: [Release; 3] = [
     Release {
         name: "newest",
         words: "newest",
@@ -37,7 +37,7 @@ const RELEASES: [Release; 3] = [
     },
 ];
 /// The packages that the suites need in addition to the SDK.
-const PLUGINS: [&str; 5] = [
+const PYTEST_PLUGINS: [&str; 5] = [
     "pytest-asyncio==1.5.0",
     "pytest-dotenv==0.5.2",
     "pytest-reportlog==1.0.0",
@@ -45,7 +45,7 @@ const PLUGINS: [&str; 5] = [
     "pytest-xdist==3.8.0",
 ];
 /// The tests that need the internet. They are left out on a machine without it.
-const INTERNET: [&str; 7] = [
+const INTERNET_TESTS: [&str; 7] = [
     "test_internet_access_default",
     "test_internet_access_enabled",
     "test_allow_specific_ip_with_deny_all",
@@ -57,11 +57,11 @@ const INTERNET: [&str; 7] = [
 /// The addresses that these tests use.
 const INTERNET_ADDRESSES: [&str; 2] = ["1.1.1.1", "8.8.8.8"];
 /// The name of the file with the certificate of the authority.
-const AUTHORITY: &str = "authority.pem";
+const AUTHORITY_FILE: &str = "authority.pem";
 /// The domain of the server. Some of the SDKs' libraries know that names below `localhost` lead to this machine.
-const DOMAIN: &str = "sandcell.localhost";
+const SERVER_DOMAIN: &str = "sandcell.localhost";
 /// Tells this to Python, too.
-const RESOLVER: &str = "import socket\n\
+const RESOLVER_CODE: &str = "import socket\n\
                         real = socket.getaddrinfo\n\
                         def getaddrinfo(host, *args, **more):\n    \
                             name = host.decode() if isinstance(host, bytes) else host\n    \
@@ -73,7 +73,7 @@ const TEST_SECONDS: &str = "60";
 /// The time limit for the start of the server.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The words with which the server answers calls that it does not have.
-const UNSUPPORTED: &str = "does not support ";
+const UNSUPPORTED_PHRASE: &str = "does not support ";
 
 #[derive(Args)]
 pub struct CompatArguments {
@@ -104,7 +104,7 @@ struct Suite {
     parts: &'static [&'static str],
 }
 
-const SUITES: [Suite; 2] = [
+const TEST_SUITES: [Suite; 2] = [
     Suite {
         name: "code interpreter",
         folder: "code-interpreter/python/tests",
@@ -148,11 +148,11 @@ pub fn run(arguments: &CompatArguments) -> Result<()> {
     let mut sections = String::new();
     let mut rows = String::new();
     let wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
-    for release in RELEASES.iter().filter(|release| wanted(release.name)) {
+    for release in SDK_RELEASES.iter().filter(|release| wanted(release.name)) {
         let words = release.words;
         let python = environment(release.name)?;
         let versions = versions(&python)?;
-        for suite in &SUITES {
+        for suite in &TEST_SUITES {
             println!("e2b-compat: {} with {versions}", suite.name);
             let outcome = try_suite(suite, arguments, &python, &server, has_internet)?;
             let failures = outcome.failures();
@@ -194,13 +194,13 @@ pub fn run(arguments: &CompatArguments) -> Result<()> {
         } else {
             format!(
                 "\n\nThe machine had no internet, so tests that need it were left out: {}.",
-                INTERNET.join(", ")
+                INTERNET_TESTS.join(", ")
             )
         }
     );
     if arguments.only.is_empty() {
-        fs::write(root().join(PAGE), page)?;
-        println!("e2b-compat: {PAGE} is written");
+        fs::write(root().join(PAGE_PATH), page)?;
+        println!("e2b-compat: {PAGE_PATH} is written");
     } else {
         println!("{page}");
     }
@@ -234,7 +234,7 @@ fn environment(name: &str) -> Result<PathBuf> {
         Command::new(&python)
             .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
             .arg(requirements)
-            .args(PLUGINS),
+            .args(PYTEST_PLUGINS),
     )?;
     Ok(python)
 }
@@ -269,10 +269,10 @@ impl Server {
         let log = work.join("server.log");
         let file = File::create(&log)?;
         let [certificate, key] = make_certificate(work)?;
-        fs::write(work.join("sitecustomize.py"), RESOLVER)?;
+        fs::write(work.join("sitecustomize.py"), RESOLVER_CODE)?;
         // The domain has the port, so the port is known before the server starts.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let domain = format!("{DOMAIN}:{port}");
+        let domain = format!("{SERVER_DOMAIN}:{port}");
         let mut command = Command::new(binary);
         command
             .args(["serve", "--e2b", "--http", &format!("127.0.0.1:{port}")])
@@ -280,7 +280,7 @@ impl Server {
             .env("SANDCELL_DATA_DIR", work.join("data"))
             .env("SANDCELL_HTTP__TLS_CERTIFICATE", &certificate)
             .env("SANDCELL_HTTP__TLS_KEY", &key)
-            .env("SANDCELL_HTTP__ALLOWED_HOSTS", format!("api.{DOMAIN}"))
+            .env("SANDCELL_HTTP__ALLOWED_HOSTS", format!("api.{SERVER_DOMAIN}"))
             .env("SANDCELL_E2B_SERVER__DOMAIN", &domain)
             .env("SANDCELL_E2B_SERVER__PUBLIC_PORTS", "true")
             .env("SANDCELL_NETWORK__ALLOW", format!("*,{}", INTERNET_ADDRESSES.join(",")))
@@ -345,12 +345,12 @@ fn make_certificate(folder: &Path) -> Result<[PathBuf; 2]> {
             .current_dir(folder);
         command
     };
-    must(request("authority", &[]).args(["-out", AUTHORITY]))?;
-    let names = format!("subjectAltName=DNS:*.{DOMAIN}");
+    must(request("authority", &[]).args(["-out", AUTHORITY_FILE]))?;
+    let names = format!("subjectAltName=DNS:*.{SERVER_DOMAIN}");
     must(
         request("server", &[&names, "basicConstraints=critical,CA:FALSE"]).args([
             "-CA",
-            AUTHORITY,
+            AUTHORITY_FILE,
             "-CAkey",
             "authority.key",
             "-out",
@@ -388,7 +388,7 @@ fn try_suite(
         .arg(format!("--report-log={}", log.display()))
         .args(suite.parts)
         .env("E2B_DOMAIN", &server.domain)
-        .env("SSL_CERT_FILE", server.folder.join(AUTHORITY))
+        .env("SSL_CERT_FILE", server.folder.join(AUTHORITY_FILE))
         .env("PYTHONPATH", &server.folder)
         .env("E2B_API_KEY", format!("e2b_{}", "0".repeat(40)))
         .env("NO_PROXY", "localhost,127.0.0.1")
@@ -398,7 +398,9 @@ fn try_suite(
         command.env_remove(other);
     }
     if !has_internet {
-        command.arg("-k").arg(format!("not {}", INTERNET.join(" and not ")));
+        command
+            .arg("-k")
+            .arg(format!("not {}", INTERNET_TESTS.join(" and not ")));
     }
     // Failed tests are what this is about.
     let _status = command.status().context("pytest could not be started")?;
@@ -437,7 +439,7 @@ fn read(report: &str) -> Result<Outcome> {
 fn reason(event: &Value) -> String {
     let crash = &event["longrepr"]["reprcrash"]["message"];
     let text = crash.as_str().or(event["longrepr"].as_str()).unwrap_or_default();
-    if let Some((_, missing)) = text.split_once(UNSUPPORTED) {
+    if let Some((_, missing)) = text.split_once(UNSUPPORTED_PHRASE) {
         let missing: String = missing
             .chars()
             .take_while(|letter| !matches!(letter, '"' | '(' | ':' | '\n' | '\\'))

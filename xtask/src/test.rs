@@ -61,7 +61,7 @@ const SPECIAL_TESTS: [&str; 4] = ["launch", "layers", "injected", "traces"];
 pub const SPECIAL_FEATURES: &str =
     "sandcell/fault-injection,sandcell/otel,sandcell-e2e/fault-injection,sandcell-e2e/otel";
 /// The arguments of that build. A part of the workspace would be built with other features of shared crates.
-const WORKSPACE: [&str; 3] = ["--workspace", "--features", SPECIAL_FEATURES];
+const WORKSPACE_ARGUMENTS: [&str; 3] = ["--workspace", "--features", SPECIAL_FEATURES];
 /// An integration test of the package `sandcell`. Cargo builds the binary only for tests of its own package.
 const TEST_BESIDE_BINARY: &str = "commands";
 
@@ -70,7 +70,7 @@ pub fn build() -> Result<()> {
     println!("test: building");
     let build = || {
         let mut command = cargo();
-        command.args(["test", "--no-run", "--quiet"]).args(WORKSPACE);
+        command.args(["test", "--no-run", "--quiet"]).args(WORKSPACE_ARGUMENTS);
         command
     };
     must(&mut build())?;
@@ -128,7 +128,7 @@ fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally
     let ordinary = ordinary_tests()?;
     let tests = |runner: &[&str]| {
         let mut command = cargo();
-        command.args(runner).args(WORKSPACE).args(&ordinary);
+        command.args(runner).args(WORKSPACE_ARGUMENTS).args(&ordinary);
         command
             .args(["--no-fail-fast", "--color=never"])
             .env(BINARY_VARIABLE, binary)
@@ -155,7 +155,7 @@ fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally
         let mut command = cargo();
         command
             .arg("test")
-            .args(WORKSPACE)
+            .args(WORKSPACE_ARGUMENTS)
             .args(["--doc", "--quiet", "--color=never"]);
         good &= watched(&mut command, |line| tally.see(line))?;
     }
@@ -163,7 +163,7 @@ fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally
         let special = special_binary()?;
         for test in SPECIAL_TESTS {
             let mut command = cargo();
-            command.arg("test").args(WORKSPACE).args(["--test", test]);
+            command.arg("test").args(WORKSPACE_ARGUMENTS).args(["--test", test]);
             command
                 .args(["--color=never", "--"])
                 .args(filters)
@@ -371,7 +371,7 @@ pub fn bench(rounds: u32, write: bool, data: Option<(&Path, &str)>, uv: Option<&
 /// Builds these tests of the workspace, and returns the path of that executable.
 fn test_executable(tests: &[&str], target: &str) -> Result<PathBuf> {
     let mut arguments = vec!["test", "--no-run"];
-    arguments.extend(WORKSPACE);
+    arguments.extend(WORKSPACE_ARGUMENTS);
     arguments.extend(tests);
     executable(&arguments, target)
 }

@@ -305,7 +305,7 @@ fn steps(file: &AttackFile) -> Result<Vec<Step>, AttackError> {
 mod tests {
     use super::*;
 
-    const HEAD: &str = "# attack: try it\n# class: a\n# layer: seccomp\n# expect: held or timeout\n";
+    const ATTACK_HEAD: &str = "# attack: try it\n# class: a\n# layer: seccomp\n# expect: held or timeout\n";
 
     fn parse(text: String) -> Result<Attack, AttackError> {
         Attack::parse(&AttackFile {
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn a_head_and_its_steps_are_read() {
         let attack = parse(format!(
-            "{HEAD}# limits: memory=64, disk=1\n# timeout: 2.5\n\nx = 1\n# tool: read_file {{\"path\": \"x\"}}\n\
+            "{ATTACK_HEAD}# limits: memory=64, disk=1\n# timeout: 2.5\n\nx = 1\n# tool: read_file {{\"path\": \"x\"}}\n\
              # in: b\nprint(ANSWER)\n"
         ))
         .unwrap();
@@ -350,25 +350,25 @@ mod tests {
         let refused = |text: &str| parse(text.to_owned()).unwrap_err().to_string();
         assert_eq!(refused("# attack: x\n\npass\n"), "a/b: no `# class:`");
         assert_eq!(
-            refused(&format!("{HEAD}# colour: red\n\npass\n")),
+            refused(&format!("{ATTACK_HEAD}# colour: red\n\npass\n")),
             "a/b: `# colour: red` means nothing"
         );
         assert_eq!(
-            refused(&format!("{HEAD}# needs: luck\n\npass\n")),
+            refused(&format!("{ATTACK_HEAD}# needs: luck\n\npass\n")),
             "a/b: `# needs:` cannot be luck"
         );
         assert_eq!(
-            refused(&format!("{HEAD}# limits: memory\n\npass\n")),
+            refused(&format!("{ATTACK_HEAD}# limits: memory\n\npass\n")),
             "a/b: `# limits:` cannot be memory"
         );
         assert_eq!(
-            refused(&format!("{HEAD}# tool: x y\n")),
+            refused(&format!("{ATTACK_HEAD}# tool: x y\n")),
             "a/b: `# tool: x y` means nothing"
         );
         assert_eq!(
-            refused(&format!("{HEAD}\n# tool: read_file {{\n")),
+            refused(&format!("{ATTACK_HEAD}\n# tool: read_file {{\n")),
             "a/b: the arguments of read_file"
         );
-        assert_eq!(refused(HEAD), "a/b: no code");
+        assert_eq!(refused(ATTACK_HEAD), "a/b: no code");
     }
 }

@@ -40,10 +40,13 @@ where
 {
     let arguments = Arguments::from_args();
     for (case, reason) in without {
-        assert!(CASES.iter().any(|(known, _)| known == case), "there is no case {case}");
+        assert!(
+            NAMED_CASES.iter().any(|(known, _)| known == case),
+            "there is no case {case}"
+        );
         eprintln!("does not apply: {name}::{case}: {reason}");
     }
-    let trials = CASES
+    let trials = NAMED_CASES
         .iter()
         .filter(|(case, _)| !without.iter().any(|(left_out, _)| left_out == case))
         .map(|(case, body)| {
@@ -68,7 +71,7 @@ where
 
 macro_rules! cases {
     ($($name:ident),* $(,)?) => {
-        const CASES: &[(&str, Case)] = &[$((stringify!($name), |backend| Box::pin($name(backend)))),*];
+        const NAMED_CASES: &[(&str, Case)] = &[$((stringify!($name), |backend| Box::pin($name(backend)))),*];
     };
 }
 
@@ -416,7 +419,7 @@ async fn a_program_runs_in_a_terminal(backend: Arc<dyn Backend>) {
 }
 
 async fn a_program_is_reached_on_its_port(backend: Arc<dyn Backend>) {
-    const SERVER: &str = "import socket\n\
+    const SERVER_CODE: &str = "import socket\n\
         s = socket.create_server(('127.0.0.1', 8000))\n\
         print('ready', flush=True)\n\
         c, _ = s.accept()\n\
@@ -428,7 +431,7 @@ async fn a_program_is_reached_on_its_port(backend: Arc<dyn Backend>) {
         "{refused:?}"
     );
     let mut server = sandbox
-        .spawn(command(&["python3", "-c", SERVER], sandbox.base_env()))
+        .spawn(command(&["python3", "-c", SERVER_CODE], sandbox.base_env()))
         .await
         .unwrap();
     while !matches!(server.events.recv().await, Some(ProcessEvent::Output { .. })) {}

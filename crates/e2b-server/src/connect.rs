@@ -22,9 +22,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(90);
 /// The maximum size of a message of a stream of requests.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
 /// The flag of a compressed message.
-const COMPRESSED: u8 = 1;
+const COMPRESSED_FLAG: u8 = 1;
 /// The flag of the last message of a stream.
-const END: u8 = 2;
+const END_STREAM_FLAG: u8 = 2;
 
 /// Returns true for a path of a Connect service.
 pub(crate) fn is_connect(path: &str) -> bool {
@@ -63,7 +63,7 @@ pub(crate) fn message<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
         ),
         [] => (0, 0),
     };
-    if flags & COMPRESSED != 0 {
+    if flags & COMPRESSED_FLAG != 0 {
         return Err(Problem::unimplemented("compressed messages"));
     }
     if flags != 0 {
@@ -73,7 +73,7 @@ pub(crate) fn message<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     }
     // The client may end its stream in the same body.
     match message.split_at_checked(length) {
-        Some((message, [] | [END, ..])) => answer::parse(message),
+        Some((message, [] | [END_STREAM_FLAG, ..])) => answer::parse(message),
         Some(_) => Err(Problem::invalid("the stream has more than one message")),
         None => Err(Problem::invalid(format!(
             "the frame has {} of {length} bytes",
@@ -103,10 +103,10 @@ impl Messages {
             return Ok(None);
         };
         let [flags, length @ ..] = *head;
-        if flags & COMPRESSED != 0 {
+        if flags & COMPRESSED_FLAG != 0 {
             return Err(Problem::unimplemented("compressed messages"));
         }
-        if flags & !END != 0 {
+        if flags & !END_STREAM_FLAG != 0 {
             return Err(Problem::invalid(format!(
                 "the frame has the unknown flags {flags:#04x}"
             )));
@@ -121,7 +121,7 @@ impl Messages {
         }
         self.bytes.advance(FRAME_HEAD_BYTES);
         let message = self.bytes.split_to(length).freeze();
-        self.ended = flags == END;
+        self.ended = flags == END_STREAM_FLAG;
         Ok(Some(message).filter(|_| !self.ended))
     }
 
@@ -169,13 +169,13 @@ pub(crate) fn frame(message: &Value) -> Bytes {
 
 /// Makes the last frame of a stream that ended as it should.
 pub(crate) fn end() -> Bytes {
-    framed(END, &json!({}))
+    framed(END_STREAM_FLAG, &json!({}))
 }
 
 /// Makes the last frame of a stream that failed.
 pub(crate) fn failed(problem: &Problem) -> Bytes {
     framed(
-        END,
+        END_STREAM_FLAG,
         &json!({"error": {"code": problem.code.as_str(), "message": problem.message}}),
     )
 }

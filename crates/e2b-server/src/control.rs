@@ -21,8 +21,8 @@ use crate::routes::Operation;
 use crate::{State, answer, logs, ports, process, snapshots};
 
 /// The states of a sandbox.
-const RUNNING: &str = "running";
-const PAUSED: &str = "paused";
+const RUNNING_STATE: &str = "running";
+const PAUSED_STATE: &str = "paused";
 /// The maximum number of sandboxes on one page of the list.
 const MAX_PAGE: usize = 100;
 /// The maximum time until the program of a template has started.
@@ -522,13 +522,13 @@ fn listed(sandbox: &Sandbox, view: &SandboxView) -> Value {
         "memoryMB": view.limits.memory.as_mib(),
         "diskSizeMB": view.limits.disk.as_mib(),
         "metadata": sandbox.terms.metadata,
-        "state": if is_paused(view) { PAUSED } else { RUNNING },
+        "state": if is_paused(view) { PAUSED_STATE } else { RUNNING_STATE },
         "envdVersion": ENVD_VERSION,
     })
 }
 
 fn is_paused(view: &SandboxView) -> bool {
-    view.state == PAUSED
+    view.state == PAUSED_STATE
 }
 
 /// Returns the number of processors of a sandbox, rounded up: E2B has whole ones.
@@ -566,7 +566,7 @@ impl ListQuery {
                     if parsed
                         .states
                         .iter()
-                        .any(|state| ![RUNNING, PAUSED].contains(&state.as_str()))
+                        .any(|state| ![RUNNING_STATE, PAUSED_STATE].contains(&state.as_str()))
                     {
                         return Err(Problem::invalid("`state` is running or paused"));
                     }
@@ -614,7 +614,7 @@ async fn list(state: &State, caller: &Principal, query: &str) -> Result<Response
         .iter()
         .filter_map(|view| Some((state.sandboxes.of(caller, view.id.as_str())?, view)))
         .filter(|(_, view)| {
-            let word = if is_paused(view) { PAUSED } else { RUNNING };
+            let word = if is_paused(view) { PAUSED_STATE } else { RUNNING_STATE };
             query.states.is_empty() || query.states.iter().any(|state| state == word)
         })
         .filter(|(_, view)| query.started_after.is_none_or(|after| view.created > after))

@@ -4,7 +4,7 @@ use sandcell_sandbox::{Code, Entry, EntryKind, SandboxPath, from_unix_millis, rf
 use serde_json::{Value, json};
 
 use crate::call::InSandbox;
-use crate::limits::{ROOT_ID, USER};
+use crate::limits::{ROOT_ID, USER_NAME};
 use crate::paths::path;
 use crate::problem::Problem;
 
@@ -57,7 +57,7 @@ pub(crate) fn value(call: &InSandbox, path: &str, entry: &Entry, kind: EntryKind
 
 fn without_metadata(path: &str, entry: &Entry, kind: EntryKind) -> Value {
     let name = path.rsplit('/').next().unwrap_or_default();
-    let owner = |id: u32| if id == ROOT_ID { "root" } else { USER };
+    let owner = |id: u32| if id == ROOT_ID { "root" } else { USER_NAME };
     let modified = from_unix_millis(entry.modified_ms);
     let mut value = json!({
         "name": if name.is_empty() { "/" } else { name },

@@ -32,7 +32,7 @@ const DEFAULT_LANGUAGE: &str = "python";
 /// Languages whose default contexts are listed from the start.
 const LISTED_LANGUAGES: [&str; 2] = ["python", "javascript"];
 /// E2B's short names of languages.
-const ALIASES: [(&str, &str); 3] = [("js", "javascript"), ("ts", "typescript"), ("py", "python")];
+const LANGUAGE_ALIASES: [(&str, &str); 3] = [("js", "javascript"), ("ts", "typescript"), ("py", "python")];
 /// The interval of keep-alive lines.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// The maximum bytes of output in one line.
@@ -62,7 +62,7 @@ fn language(call: &InSandbox, asked: Option<&str>) -> Result<String, Problem> {
     let asked = asked
         .map(str::to_ascii_lowercase)
         .unwrap_or_else(|| DEFAULT_LANGUAGE.to_owned());
-    let name = ALIASES
+    let name = LANGUAGE_ALIASES
         .iter()
         .find(|(alias, _)| *alias == asked)
         .map_or(asked.as_str(), |(_, name)| name);

@@ -15,8 +15,8 @@ pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 /// The same for the first version of the call.
 pub(crate) const OLD_DEFAULT_TIMEOUT: Duration = Duration::from_secs(15);
 /// The user of all programs.
-pub(crate) const USER: &str = "user";
-/// The id of root; every other owner of a file is shown as [`USER`].
+pub(crate) const USER_NAME: &str = "user";
+/// The id of root; every other owner of a file is shown as [`USER_NAME`].
 pub(crate) const ROOT_ID: u32 = 0;
 /// The maximum length of a sandbox's id.
 pub(crate) const MAX_ID_BYTES: usize = 64;

@@ -20,7 +20,7 @@ const MAX_ROWS: usize = 10_000;
 /// The number of rows that are read at once.
 const PAGE_ROWS: usize = 100;
 /// The levels, the least first.
-const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
+const LOG_LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
 
 /// The form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ struct Query {
     cursor: Option<u64>,
     limit: usize,
     newest_first: bool,
-    /// The least level, as its place in [`LEVELS`].
+    /// The least level, as its place in [`LOG_LEVELS`].
     level: usize,
     search: String,
 }
@@ -74,7 +74,10 @@ impl Query {
                     }
                 }
                 "level" => {
-                    parsed.level = LEVELS.iter().position(|level| *level == value).ok_or_else(invalid)?;
+                    parsed.level = LOG_LEVELS
+                        .iter()
+                        .position(|level| *level == value)
+                        .ok_or_else(invalid)?;
                 }
                 "search" => parsed.search = value.into_owned(),
                 _ => {}
@@ -88,7 +91,7 @@ impl Query {
             true => line.time <= cursor,
             false => line.time >= cursor,
         });
-        let level = LEVELS.iter().position(|level| *level == line.level);
+        let level = LOG_LEVELS.iter().position(|level| *level == line.level);
         in_time && level >= Some(self.level) && line.message.contains(&self.search)
     }
 }

@@ -22,7 +22,7 @@ use crate::answer;
 use crate::call::InSandbox;
 use crate::problem::Problem;
 use crate::registry::Sandbox;
-use crate::target::{INTERNAL_HEADERS, SECRETS};
+use crate::target::{INTERNAL_HEADERS, SECRET_HEADERS};
 
 /// The maximum time for a program to change the protocol of its connection.
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -122,7 +122,9 @@ pub(crate) fn shown_host(host: &str, port: u16) -> Option<HeaderValue> {
 
 /// Returns true if the request has a secret of the sandbox. Only ports of public sandboxes get requests without one.
 fn knows_secret(headers: &HeaderMap, sandbox: &Sandbox, port: u16) -> bool {
-    let secrets = SECRETS.iter().filter_map(|name| headers.get(*name)?.to_str().ok());
+    let secrets = SECRET_HEADERS
+        .iter()
+        .filter_map(|name| headers.get(*name)?.to_str().ok());
     secrets.into_iter().any(|secret| sandbox.accepts(secret, port))
 }
 

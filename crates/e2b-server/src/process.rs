@@ -24,14 +24,14 @@ use crate::interpreter::is_gone;
 use crate::limits::STREAM_CAPACITY;
 use crate::paths::path;
 use crate::problem::Problem;
-use crate::processes::{Event, INPUT, Process, Selector};
+use crate::processes::{Event, INPUT_CAPACITY, Process, Selector};
 use crate::users::check_user;
 use crate::{answer, connect};
 
 /// The tag of the program of a template.
 const START_TAG: &str = "start";
 /// The number of events of a program that wait for its followers.
-const OUTPUT: usize = 16;
+const OUTPUT_CAPACITY: usize = 16;
 /// The maximum time without a byte of a stream of input.
 const INPUT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The maximum time that a request waits until a program takes its standard input.
@@ -331,9 +331,9 @@ pub(crate) async fn start_line(call: &InSandbox, line: &str) -> Result<(), Probl
 async fn launch(call: &InSandbox, asked: Start, timeout: Duration) -> Result<Arc<Process>, Problem> {
     let Config { cmd, args, envs, cwd } = asked.process;
     let config = json!({"cmd": cmd, "args": args, "envs": envs, "cwd": cwd});
-    let (input, stdin) = mpsc::channel::<Bytes>(INPUT);
+    let (input, stdin) = mpsc::channel::<Bytes>(INPUT_CAPACITY);
     let input = Some(input).filter(|_| asked.stdin != Some(false));
-    let (output, events) = mpsc::channel(OUTPUT);
+    let (output, events) = mpsc::channel(OUTPUT_CAPACITY);
     let watch = Watch::default();
     let request = CommandRequest {
         command: CommandLine::Argv([vec![cmd], args].concat()),

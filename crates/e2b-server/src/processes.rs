@@ -12,13 +12,13 @@ use tokio_util::sync::CancellationToken;
 use crate::problem::Problem;
 
 /// The number of events that wait for one follower.
-const EVENTS: usize = 16;
+const FOLLOWER_CAPACITY: usize = 16;
 /// The maximum time that a process waits for a follower that does not read. After that the follower is dropped.
 const SLOW_FOLLOWER: Duration = Duration::from_secs(60);
 /// The number of ended processes whose end a late follower still gets.
-const ENDED: usize = 64;
+const MAX_ENDED_PROCESSES: usize = 64;
 /// The number of parts of standard input that wait for a process.
-pub(crate) const INPUT: usize = 16;
+pub(crate) const INPUT_CAPACITY: usize = 16;
 
 /// An event of a process.
 #[derive(Debug, Clone)]
@@ -75,7 +75,7 @@ impl Process {
 
     /// Returns the events from now on. After the end there is only the end.
     pub(crate) fn follow(&self) -> mpsc::Receiver<Event> {
-        let (sender, events) = mpsc::channel(EVENTS);
+        let (sender, events) = mpsc::channel(FOLLOWER_CAPACITY);
         let mut followers = lock(&self.followers);
         match &followers.end {
             // The new channel has room.
@@ -166,7 +166,7 @@ impl Processes {
         let mut table = lock(&self.0);
         table.running.remove(&process.pid);
         table.ended.push_back(Arc::clone(process));
-        if table.ended.len() > ENDED {
+        if table.ended.len() > MAX_ENDED_PROCESSES {
             table.ended.pop_front();
         }
     }
@@ -245,16 +245,16 @@ mod tests {
             }
             count
         });
-        for _ in 0..=EVENTS {
+        for _ in 0..=FOLLOWER_CAPACITY {
             process.tell(Event::Data("stdout", Bytes::from_static(b"x"))).await;
         }
         process.end(Some(Ok(json!({})))).await;
-        assert_eq!(reading.await.unwrap(), EVENTS + 1);
+        assert_eq!(reading.await.unwrap(), FOLLOWER_CAPACITY + 1);
         let mut got = 0;
         while stuck.recv().await.is_some() {
             got += 1;
         }
-        assert_eq!(got, EVENTS);
+        assert_eq!(got, FOLLOWER_CAPACITY);
     }
 
     #[test]
@@ -274,7 +274,7 @@ mod tests {
         assert!(processes.find(&by(Some(7), None)).is_err());
         assert_eq!(processes.find_any(&by(Some(7), None)).unwrap().pid, 7);
         assert_eq!(processes.running().len(), 1);
-        for pid in 100..100 + u32::try_from(ENDED).unwrap() {
+        for pid in 100..100 + u32::try_from(MAX_ENDED_PROCESSES).unwrap() {
             processes.ended(&process(pid, None));
         }
         assert!(processes.find_any(&by(Some(7), None)).is_err());

@@ -15,9 +15,9 @@ use crate::secrets::secret;
 use crate::{State, answer};
 
 /// The tag of each snapshot. E2B's templates have several.
-const TAG: &str = ":default";
+const SNAPSHOT_TAG: &str = ":default";
 /// The beginning of the ids of snapshots without a name, and the number of their random characters.
-const UNNAMED: &str = "snapshot-";
+const UNNAMED_ID_PREFIX: &str = "snapshot-";
 const UNNAMED_CHARS: usize = 16;
 /// The maximum number of snapshots on one page of the list.
 const MAX_PAGE: usize = 100;
@@ -36,8 +36,12 @@ pub(crate) fn name_of(id: &str) -> &str {
 }
 
 fn view(saved: &SavedView) -> Value {
-    let id = format!("{}{TAG}", saved.name);
-    let names: &[&str] = if saved.name.starts_with(UNNAMED) { &[] } else { &[&id] };
+    let id = format!("{}{SNAPSHOT_TAG}", saved.name);
+    let names: &[&str] = if saved.name.starts_with(UNNAMED_ID_PREFIX) {
+        &[]
+    } else {
+        &[&id]
+    };
     json!({"snapshotID": id, "names": names})
 }
 
@@ -54,7 +58,10 @@ pub(crate) async fn create(
             )));
         }
         Some(name) => name.to_owned(),
-        None => format!("{UNNAMED}{}", secret()?.chars().take(UNNAMED_CHARS).collect::<String>()),
+        None => format!(
+            "{UNNAMED_ID_PREFIX}{}",
+            secret()?.chars().take(UNNAMED_CHARS).collect::<String>()
+        ),
     };
     let request = SaveRequest {
         from: BranchFrom {

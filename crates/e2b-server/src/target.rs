@@ -15,7 +15,7 @@ use crate::{files, limits, routes};
 const ACCESS_HEADER: &str = "x-access-token";
 const TRAFFIC_HEADER: &str = "e2b-traffic-access-token";
 /// The headers with the secrets of a sandbox.
-pub(crate) const SECRETS: [&str; 2] = [ACCESS_HEADER, TRAFFIC_HEADER];
+pub(crate) const SECRET_HEADERS: [&str; 2] = [ACCESS_HEADER, TRAFFIC_HEADER];
 /// Headers that are for this server only, and that no program in a sandbox gets.
 pub(crate) const INTERNAL_HEADERS: [&str; 5] = [
     ACCESS_HEADER,
@@ -90,7 +90,7 @@ impl Target {
 
     /// Returns the sender of a request for this target.
     pub(crate) fn credential(&self, head: RequestHead<'_>, sandboxes: &Registry) -> Credential {
-        let secrets = SECRETS.map(|name| head.header(name));
+        let secrets = SECRET_HEADERS.map(|name| head.header(name));
         if let Some(sandbox) = self.public_port(sandboxes) {
             return Credential::Caller(sandbox.owner.clone());
         }

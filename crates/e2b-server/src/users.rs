@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::{HeaderMap, StatusCode};
 
-use crate::limits::USER;
+use crate::limits::USER_NAME;
 use crate::problem::Problem;
 
 /// Refuses programs as another user than the sandbox's own.
@@ -22,7 +22,7 @@ pub(crate) fn check_user(headers: &HeaderMap) -> Result<(), Problem> {
 
 pub(crate) fn check_user_name(name: &str) -> Result<(), Problem> {
     match name {
-        "" | USER => Ok(()),
+        "" | USER_NAME => Ok(()),
         "root" => Err(Problem::unimplemented(
             "the user root: everything runs as the user \"user\"",
         )),

@@ -6,7 +6,7 @@ use sandcell_engine::ShownValue;
 use serde_json::{Map, Value, json};
 
 /// The fields of a result for representations that are text.
-const TEXTS: [(&str, &str); 6] = [
+const TEXT_FIELDS: [(&str, &str); 6] = [
     ("text/plain", "text"),
     ("text/html", "html"),
     ("text/markdown", "markdown"),
@@ -15,9 +15,9 @@ const TEXTS: [(&str, &str); 6] = [
     ("application/javascript", "javascript"),
 ];
 /// The fields of a result for representations that are bytes. They are sent as base64.
-const BYTES: [(&str, &str); 3] = [("image/png", "png"), ("image/jpeg", "jpeg"), ("application/pdf", "pdf")];
+const BINARY_FIELDS: [(&str, &str); 3] = [("image/png", "png"), ("image/jpeg", "jpeg"), ("application/pdf", "pdf")];
 /// The fields of a result for representations that are JSON.
-const JSON: [(&str, &str); 3] = [
+const JSON_FIELDS: [(&str, &str); 3] = [
     ("application/json", "json"),
     ("application/vnd.sandcell.figure+json", "chart"),
     ("application/vnd.sandcell.data+json", "data"),
@@ -25,7 +25,7 @@ const JSON: [(&str, &str); 3] = [
 /// The mark of a displayed mapping without a text: its text was made for other clients.
 const MADE_TEXT: &str = "text/vnd.sandcell.made-text";
 /// Other representations that are not for clients.
-const INTERNAL: [&str; 2] = ["application/vnd.sandcell", "text/vnd.sandcell"];
+const INTERNAL_TYPE_PREFIXES: [&str; 2] = ["application/vnd.sandcell", "text/vnd.sandcell"];
 
 /// Returns the line of a value.
 pub(crate) fn result(value: &ShownValue) -> Value {
@@ -33,19 +33,19 @@ pub(crate) fn result(value: &ShownValue) -> Value {
     let mut extra = Map::new();
     for (mime, bytes) in &value.bundle.0 {
         let text = || String::from_utf8_lossy(bytes).into_owned();
-        if let Some((_, field)) = TEXTS.iter().find(|(known, _)| known == mime) {
+        if let Some((_, field)) = TEXT_FIELDS.iter().find(|(known, _)| known == mime) {
             let text = if *field == "text" {
                 without_quotes(text())
             } else {
                 text()
             };
             line.insert((*field).to_owned(), text.into());
-        } else if let Some((_, field)) = BYTES.iter().find(|(known, _)| known == mime) {
+        } else if let Some((_, field)) = BINARY_FIELDS.iter().find(|(known, _)| known == mime) {
             line.insert((*field).to_owned(), STANDARD.encode(bytes).into());
-        } else if let Some((_, field)) = JSON.iter().find(|(known, _)| known == mime) {
+        } else if let Some((_, field)) = JSON_FIELDS.iter().find(|(known, _)| known == mime) {
             let parsed = serde_json::from_slice(bytes).unwrap_or_else(|_| text().into());
             line.insert((*field).to_owned(), parsed);
-        } else if !INTERNAL.iter().any(|own| mime.starts_with(own)) {
+        } else if !INTERNAL_TYPE_PREFIXES.iter().any(|own| mime.starts_with(own)) {
             let content = match std::str::from_utf8(bytes) {
                 Ok(text) if mime.ends_with("json") => serde_json::from_str(text).unwrap_or_else(|_| text.into()),
                 Ok(text) => text.into(),

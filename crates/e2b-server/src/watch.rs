@@ -17,7 +17,7 @@ use crate::watchers::Watched;
 use crate::{answer, connect, entries};
 
 /// The time that a change needs at most, usually, from the file system to its watcher.
-const ARRIVAL: Duration = Duration::from_millis(5);
+const ARRIVAL_DELAY: Duration = Duration::from_millis(5);
 /// The maximum size of the descriptions of entries in one answer, and the maximum time to make them. Later changes come
 /// without one.
 const MAX_ENTRY_BYTES: usize = 1 << 20;
@@ -110,7 +110,7 @@ pub(crate) async fn create(call: &InSandbox, watched: &Watched) -> Result<Value,
 /// Returns the changes of a watcher since the last call.
 pub(crate) async fn events(call: &InSandbox, id: &str) -> Result<Value, Problem> {
     // A change that was made before this call may still be on its way.
-    tokio::time::sleep(ARRIVAL).await;
+    tokio::time::sleep(ARRIVAL_DELAY).await;
     let (watched, changes) = call.sandbox.watchers.take(id)?;
     let until = Instant::now() + DESCRIBING_TIME;
     let mut left = MAX_ENTRY_BYTES;

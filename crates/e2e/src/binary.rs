@@ -10,7 +10,7 @@ use serde_json::Value;
 const BINARY_VARIABLE: &str = "SANDCELL_TEST_BIN";
 
 /// The features of the program that these tests need, in addition to the default ones.
-const FEATURES: [(&str, bool); 2] = [
+const PROGRAM_FEATURES: [(&str, bool); 2] = [
     ("fault-injection", cfg!(feature = "fault-injection")),
     ("otel", cfg!(feature = "otel")),
 ];
@@ -20,8 +20,8 @@ const FEATURES: [(&str, bool); 2] = [
 /// Cargo names a program only to tests of the same package. A program found in the target folder could be older than the
 /// sources, so cargo is asked for it, once in each test process; nextest has one for each test, so set the variable for it.
 pub fn binary() -> PathBuf {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
-    BINARY
+    static BINARY_PATH: OnceLock<PathBuf> = OnceLock::new();
+    BINARY_PATH
         .get_or_init(|| std::env::var_os(BINARY_VARIABLE).map_or_else(build, PathBuf::from))
         .clone()
 }
@@ -39,7 +39,7 @@ fn build() -> PathBuf {
     if !cfg!(debug_assertions) {
         command.arg("--release");
     }
-    for (feature, _) in FEATURES.iter().filter(|(_, needed)| *needed) {
+    for (feature, _) in PROGRAM_FEATURES.iter().filter(|(_, needed)| *needed) {
         command.args(["--features", feature]);
     }
     let output = command

@@ -71,7 +71,7 @@ impl Mutator {
     }
 
     fn mutate(&mut self, bytes: &mut Vec<u8>) {
-        const INTERESTING: [&[u8]; 16] = [
+        const INTERESTING_BYTES: [&[u8]; 16] = [
             b"\0",
             b"\xff\xff\xff\xff",
             b"\0\0\0\x80",
@@ -111,7 +111,7 @@ impl Mutator {
                 bytes.extend(other);
             }
             _ => {
-                let one = INTERESTING[self.below(INTERESTING.len())];
+                let one = INTERESTING_BYTES[self.below(INTERESTING_BYTES.len())];
                 drop(bytes.splice(at..to, one.iter().copied()));
             }
         }

@@ -13,7 +13,8 @@ use rustix::process::{getegid, geteuid};
 
 use crate::new_file::NewFile;
 use crate::place::{
-    Place, READ, SEARCH, check, failed, give, may, modified, of_stat, put, retry, status_at, temporary_name, within,
+    Place, READ_RIGHT, SEARCH_RIGHT, check, failed, give, may, modified, of_stat, put, retry, status_at,
+    temporary_name, within,
 };
 use crate::{HostError, HostKind, HostStatus};
 
@@ -90,7 +91,7 @@ impl HostFolder {
     pub fn status_inside(&self, path: &str) -> Result<Option<HostStatus>, HostError> {
         for (end, _) in path.match_indices('/') {
             match self.status(path.get(..end).unwrap_or_default())? {
-                Some(above) if self.may(&above, SEARCH) => {}
+                Some(above) if self.may(&above, SEARCH_RIGHT) => {}
                 _ => return Ok(None),
             }
         }
@@ -103,7 +104,7 @@ impl HostFolder {
     /// It is not a regular file, or code may not read it.
     pub fn read_inside(&self, path: &str) -> Result<File, HostError> {
         match self.status_inside(path)? {
-            Some(status) if status.kind == HostKind::File && self.may(&status, READ) => {}
+            Some(status) if status.kind == HostKind::File && self.may(&status, READ_RIGHT) => {}
             _ => return Err(HostError::Denied),
         }
         let place = self.place(path)?;
@@ -113,7 +114,7 @@ impl HostFolder {
         // An access list can give less than the mode says, but not to the owner.
         let is_owner = status.identity.2 == self.code.0;
         let has_list = fgetxattr(&file, ACCESS_LIST, &mut [0_u8; 0]).is_ok();
-        match status.kind == HostKind::File && self.may(&status, READ) && (is_owner || !has_list) {
+        match status.kind == HostKind::File && self.may(&status, READ_RIGHT) && (is_owner || !has_list) {
             true => Ok(File::from(file)),
             false => Err(HostError::Denied),
         }
@@ -126,7 +127,7 @@ impl HostFolder {
     /// It is no folder, or code may not list it.
     pub fn list_inside(&self, path: &str, max: usize) -> Result<(Vec<String>, u64), HostError> {
         match self.status_inside(path)? {
-            Some(status) if status.kind == HostKind::Folder && self.may(&status, READ | SEARCH) => {}
+            Some(status) if status.kind == HostKind::Folder && self.may(&status, READ_RIGHT | SEARCH_RIGHT) => {}
             _ => return Err(HostError::Denied),
         }
         let folder = within(&self.folder, path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed)?;

@@ -14,12 +14,12 @@ use crate::{HostError, HostKind, HostStatus};
 /// The permission bits of a mode.
 const PERMISSION_BITS: u32 = 0o7777;
 /// The rights to read an entry, and to search a folder.
-pub(crate) const READ: u32 = 0o4;
-pub(crate) const SEARCH: u32 = 0o1;
+pub(crate) const READ_RIGHT: u32 = 0o4;
+pub(crate) const SEARCH_RIGHT: u32 = 0o1;
 /// The maximum number of repetitions of `openat2`, which fails when the tree changes at the same time.
 const MAX_OPEN_ATTEMPTS: usize = 16;
 /// The rules of every path.
-const WITHIN: ResolveFlags = ResolveFlags::BENEATH
+const RESOLVE_FLAGS: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
@@ -123,7 +123,7 @@ pub(crate) fn give(entry: &OwnedFd, above: &Stat) -> Result<(), HostError> {
 }
 
 pub(crate) fn within(folder: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-    retry(|| openat2(&folder, path, flags | OFlags::CLOEXEC, Mode::empty(), WITHIN))
+    retry(|| openat2(&folder, path, flags | OFlags::CLOEXEC, Mode::empty(), RESOLVE_FLAGS))
 }
 
 pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {

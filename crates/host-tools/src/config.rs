@@ -17,7 +17,7 @@ const MAX_NAME_CHARS: usize = 40;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_TIMEOUT_S: i64 = 3600;
 /// The keys of a table.
-const KEYS: [&str; 13] = [
+const TABLE_KEYS: [&str; 13] = [
     "command",
     "args",
     "env",
@@ -180,8 +180,8 @@ fn name_of(name: &str) -> Result<(), String> {
 }
 
 fn read_server(name: &str, table: &toml::Table) -> Result<ServerConfig, String> {
-    if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
-        return Err(format!("has no key {key:?}; it takes {}", KEYS.join(", ")));
+    if let Some(key) = table.keys().find(|key| !TABLE_KEYS.contains(&key.as_str())) {
+        return Err(format!("has no key {key:?}; it takes {}", TABLE_KEYS.join(", ")));
     }
     let patterns = |key: &str| -> Result<Vec<Pattern>, String> {
         texts(table, key)?

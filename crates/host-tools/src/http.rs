@@ -28,7 +28,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum size of the body of an error.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 const SESSION_HEADER: &str = "mcp-session-id";
-const JSON: &str = "application/json";
+const JSON_TYPE: &str = "application/json";
 const EVENT_STREAM: &str = "text/event-stream";
 
 type Error = StreamableHttpError<reqwest::Error>;
@@ -72,8 +72,8 @@ impl StreamableHttpClient for HttpClient {
         let mut request = self
             .0
             .post(uri.as_ref())
-            .header(ACCEPT, format!("{EVENT_STREAM}, {JSON}"))
-            .header(CONTENT_TYPE, JSON)
+            .header(ACCEPT, format!("{EVENT_STREAM}, {JSON_TYPE}"))
+            .header(CONTENT_TYPE, JSON_TYPE)
             .headers(custom_headers.into_iter().collect());
         let had_session = session_id.is_some();
         if let Some(session) = session_id {
@@ -97,13 +97,13 @@ impl StreamableHttpClient for HttpClient {
             .and_then(|value| value.to_str().ok())
             .map(str::to_owned);
         let kind = content_type(&response);
-        if !status.is_success() && !kind.starts_with(JSON) {
+        if !status.is_success() && !kind.starts_with(JSON_TYPE) {
             return Err(unexpected(format!("HTTP status {status}")));
         }
         if kind.starts_with(EVENT_STREAM) {
             return Ok(StreamableHttpPostResponse::Sse(events(response), session));
         }
-        if !kind.starts_with(JSON) {
+        if !kind.starts_with(JSON_TYPE) {
             // Some servers answer a notification with an empty 200.
             if status.is_success() && response.content_length() == Some(0) {
                 return Ok(StreamableHttpPostResponse::Accepted);

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 /// Variables of sandcell that programs inherit. Everything else in its environment may be a secret.
-const INHERITED: [&str; 14] = [
+const INHERITED_VARIABLES: [&str; 14] = [
     "HOME",
     "LANG",
     "LC_ALL",
@@ -77,7 +77,7 @@ impl Program {
             .args(args)
             .env_clear()
             .envs(
-                INHERITED
+                INHERITED_VARIABLES
                     .iter()
                     .filter_map(|name| Some((*name, std::env::var_os(name)?))),
             )

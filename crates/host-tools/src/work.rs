@@ -24,7 +24,7 @@ const OF_PROPERTIES: [&str; 2] = ["additionalProperties", "unevaluatedProperties
 /// Keywords whose schemas apply to the items of a list.
 const OF_ITEMS: [&str; 4] = ["items", "additionalItems", "contains", "unevaluatedItems"];
 /// Keywords whose references cannot be followed here.
-const UNSUPPORTED: [&str; 4] = ["$dynamicRef", "$recursiveRef", "$dynamicAnchor", "$recursiveAnchor"];
+const UNSUPPORTED_KEYWORDS: [&str; 4] = ["$dynamicRef", "$recursiveRef", "$dynamicAnchor", "$recursiveAnchor"];
 
 /// The reason why a schema or arguments are refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -94,7 +94,8 @@ impl<'a> Walk<'a> {
         else {
             return Ok(());
         };
-        if UNSUPPORTED.iter().any(|key| object.contains_key(*key)) || (level > 0 && object.contains_key("$id")) {
+        if UNSUPPORTED_KEYWORDS.iter().any(|key| object.contains_key(*key)) || (level > 0 && object.contains_key("$id"))
+        {
             return Err(TooMuchWork::Reference);
         }
         above.push(schema);

@@ -22,7 +22,7 @@ pub(crate) struct Prompt {
 }
 
 /// All prompts, in the order of `prompts/list`.
-pub(crate) const PROMPTS: &[Prompt] = &[
+pub(crate) const SANDBOX_PROMPTS: &[Prompt] = &[
     Prompt {
         name: "analyze_data",
         title: "Analyze a data file",
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn each_prompt_contains_its_arguments_and_names_a_missing_one() {
-        for prompt in PROMPTS {
+        for prompt in SANDBOX_PROMPTS {
             let given = |name: &str| Some(format!("<{name}>"));
             let text = prompt.text(&given).unwrap();
             for argument in prompt.arguments {

@@ -435,13 +435,13 @@ impl Store {
     }
 
     fn fits(&self, held: &[StoredLayer], layer: &Layer) -> Result<(), StoreError> {
-        const MIB: u64 = 1 << 20;
+        const BYTES_PER_MIB: u64 = 1 << 20;
         let used: u64 = held.iter().map(|found| found.layer.bytes).sum();
         if layer.bytes > self.limits.caller_bytes.saturating_sub(used) {
             return Err(StoreError::TooLarge {
-                used: used.div_ceil(MIB),
-                more: layer.bytes.div_ceil(MIB),
-                limit: self.limits.caller_bytes / MIB,
+                used: used.div_ceil(BYTES_PER_MIB),
+                more: layer.bytes.div_ceil(BYTES_PER_MIB),
+                limit: self.limits.caller_bytes / BYTES_PER_MIB,
             });
         }
         let names = |layer: &Layer| -> Vec<(String, String)> {

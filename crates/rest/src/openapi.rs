@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 use crate::model;
 use crate::request::{QueryField, QueryKind};
 use crate::respond::{BYTES_TYPE, EVENTS_TYPE, JSON_TYPE};
-use crate::routes::{Body, ROUTES, Route, RouteAnswer};
+use crate::routes::{Body, ROUTE_TABLE, Route, RouteAnswer};
 
-const DESCRIPTION: &str = "Runs code in sandboxes. Every request except the one for this document needs a token \
+const API_DESCRIPTION: &str = "Runs code in sandboxes. Every request except the one for this document needs a token \
                      (`Authorization: Bearer TOKEN`) unless the server was started without any. With \
                      `Accept: text/event-stream` runs and commands answer with events. A run is cancelled when its \
                      client disconnects.";
@@ -24,7 +24,7 @@ pub(crate) fn document() -> Value {
         })
         .into_generator();
     let mut paths = Map::new();
-    for route in &ROUTES {
+    for route in &ROUTE_TABLE {
         let operation = operation(route, &mut generator);
         let methods = paths.entry(route.path).or_insert_with(|| json!({}));
         if let Some(methods) = methods.as_object_mut() {
@@ -34,7 +34,7 @@ pub(crate) fn document() -> Value {
     let schemas = generator.take_definitions(true);
     json!({
         "openapi": "3.1.0",
-        "info": {"title": "sandcell", "version": env!("CARGO_PKG_VERSION"), "description": DESCRIPTION},
+        "info": {"title": "sandcell", "version": env!("CARGO_PKG_VERSION"), "description": API_DESCRIPTION},
         "servers": [{"url": "/"}],
         "security": [{"token": []}],
         "paths": paths,
@@ -159,9 +159,9 @@ mod tests {
             let name = rest.split('"').next().unwrap();
             document["components"]["schemas"][name].is_object()
         }));
-        let mut ids: Vec<&str> = ROUTES.iter().map(|route| route.id).collect();
+        let mut ids: Vec<&str> = ROUTE_TABLE.iter().map(|route| route.id).collect();
         ids.sort_unstable();
         ids.dedup();
-        assert_eq!(ids.len(), ROUTES.len());
+        assert_eq!(ids.len(), ROUTE_TABLE.len());
     }
 }

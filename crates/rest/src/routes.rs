@@ -78,7 +78,7 @@ const FILE_PATH: QueryField = field(
 );
 
 /// All routes.
-pub(crate) static ROUTES: [Route; 33] = [
+pub(crate) static ROUTE_TABLE: [Route; 33] = [
     Route {
         method: Method::GET,
         path: "/v1/openapi.json",
@@ -558,7 +558,7 @@ pub(crate) static ROUTES: [Route; 33] = [
 
 /// Returns the route of a request, and the ids in its path.
 pub(crate) fn find<'p>(method: &Method, path: &'p str) -> Result<(&'static Route, Vec<&'p str>), NotFound> {
-    let mut here = ROUTES
+    let mut here = ROUTE_TABLE
         .iter()
         .filter_map(|route| Some((route, ids(route.path, path)?)))
         .peekable();
@@ -592,7 +592,7 @@ fn allowed(path: &str) -> &'static str {
         "/v1/sandboxes/{sandbox_id}/file" => "GET, PUT",
         "/v1/sandboxes/{sandbox_id}/checkpoints" => "GET, POST",
         "/v1/sandboxes/{sandbox_id}/checkpoints/{name}" | "/v1/saved/{name}" => "DELETE",
-        _ => match ROUTES.iter().find(|route| route.path == path) {
+        _ => match ROUTE_TABLE.iter().find(|route| route.path == path) {
             Some(route) if route.method == Method::POST => "POST",
             Some(route) if route.method == Method::PUT => "PUT",
             _ => "GET",
@@ -606,7 +606,7 @@ mod tests {
 
     #[test]
     fn every_route_is_found_by_its_own_address_and_method() {
-        for route in &ROUTES {
+        for route in &ROUTE_TABLE {
             let path = route.path.replace("{number}", "0").replace(['{', '}'], "");
             let (found, _) = find(&route.method, &path).unwrap();
             assert_eq!(found.id, route.id);
@@ -617,8 +617,8 @@ mod tests {
             );
             assert_eq!(find(&Method::PATCH, &path).err(), Some(NotFound::Method(allowed)));
         }
-        for allowed_of in ROUTES.iter().map(|route| route.path) {
-            let methods = ROUTES.iter().filter(|route| route.path == allowed_of).count();
+        for allowed_of in ROUTE_TABLE.iter().map(|route| route.path) {
+            let methods = ROUTE_TABLE.iter().filter(|route| route.path == allowed_of).count();
             assert_eq!(allowed(allowed_of).split(", ").count(), methods, "{allowed_of}");
         }
     }

@@ -34,7 +34,7 @@ use sandcell_sandbox::{Backend, ByteSize, Code, Failure, Language, Level, Limits
 use crate::config::Settings;
 #[cfg(all(target_os = "linux", feature = "native"))]
 use absent::AbsentBackend;
-use list::BACKENDS;
+use list::BACKEND_MAKERS;
 #[cfg(all(target_os = "linux", feature = "native"))]
 use select::BackendContext;
 use select::SelectedBackends;
@@ -386,11 +386,11 @@ async fn wire_with(
         mut working,
         backends,
         absent,
-    } = select::choose(BACKENDS, &settings, &found, launcher).await;
+    } = select::choose(BACKEND_MAKERS, &settings, &found, launcher).await;
     settings.engine.absent_backends = absent;
     let own: Vec<_> = working
         .iter()
-        .map(|backend| select::own_languages(BACKENDS, backend.as_ref()))
+        .map(|backend| select::own_languages(BACKEND_MAKERS, backend.as_ref()))
         .collect();
     // If all sandboxes are remote, this machine's languages do not matter.
     let elsewhere = !own.is_empty() && own.iter().all(Option::is_some);
@@ -407,7 +407,7 @@ async fn wire_with(
     if let Some(first) = working.first().filter(|first| first.name() == docker::NAME) {
         (found, unready) = docker::languages(first.as_ref(), &settings).await;
     }
-    let local = |backend: &&Arc<dyn Backend>| select::own_languages(BACKENDS, backend.as_ref()).is_none();
+    let local = |backend: &&Arc<dyn Backend>| select::own_languages(BACKEND_MAKERS, backend.as_ref()).is_none();
     if let Some(backend) = working.iter().find(local) {
         ask_versions(backend.as_ref(), &settings, &mut found, ask).await;
     }
@@ -583,7 +583,7 @@ pub(crate) async fn bases(
                 found: &found,
                 launcher: &mut Some(launcher.for_few()),
             };
-            select::make(BACKENDS, "native", context).await?
+            select::make(BACKEND_MAKERS, "native", context).await?
         }
         None => Arc::new(AbsentBackend::new(select::unknown("native"))),
     };
@@ -599,5 +599,5 @@ pub(crate) async fn native_alone(settings: &Settings, launcher: Launcher) -> Res
         found: &Detected::default(),
         launcher: &mut Some(launcher.for_few()),
     };
-    select::make(BACKENDS, "native", context).await
+    select::make(BACKEND_MAKERS, "native", context).await
 }

@@ -259,7 +259,7 @@ pub struct Connected {
 }
 
 /// The operations of this version.
-const OPERATIONS: [&str; 32] = [
+const OPERATION_NAMES: [&str; 32] = [
     "spawn",
     "signal",
     "succeed",
@@ -314,7 +314,7 @@ pub fn parse_request(payload: &[u8]) -> Result<Request, RequestError> {
     }
     let operation: Operation = serde_json::from_slice(payload)
         .map_err(|error| RequestError::ProtocolError(ProtocolError::new(format!("an invalid REQUEST: {error}"))))?;
-    if !OPERATIONS.contains(&operation.op.as_str()) {
+    if !OPERATION_NAMES.contains(&operation.op.as_str()) {
         let op: String = operation.op.chars().take(40).collect();
         return Err(RequestError::Answer(WireError::new(
             ErrorCode::Unsupported,

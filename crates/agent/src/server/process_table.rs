@@ -21,8 +21,8 @@ pub(super) struct Entry {
     pub(super) is_ending: bool,
 }
 
-/// The kernel's flag (`PF_EXITING`) of a process that exits.
-const EXITING: u64 = 0x4;
+/// The kernel's flag of a process that exits.
+const PF_EXITING: u64 = 0x4;
 
 /// The bit of SIGKILL in a set of signals.
 const KILL_BIT: u64 = 1 << 8;
@@ -103,7 +103,7 @@ fn parse(pid: i32, stat: &[u8]) -> Option<Entry> {
         session: fields.get(3)?.parse().ok()?,
         threads: fields.get(17)?.parse().ok()?,
         started: fields.get(19)?.parse().ok()?,
-        is_ending: fields.get(6)?.parse::<u64>().ok()? & EXITING != 0
+        is_ending: fields.get(6)?.parse::<u64>().ok()? & PF_EXITING != 0
             || fields.get(28)?.parse::<u64>().ok()? & KILL_BIT != 0,
     })
 }

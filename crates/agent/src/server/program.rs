@@ -389,7 +389,7 @@ impl Program {
         let control = self.control_out.as_ref().unwrap_or(&self.stderr);
         let stdout = match &self.terminal {
             // The kernel may still move bytes inside a terminal, so they cannot be counted.
-            Some(_) => Mark::EMPTY,
+            Some(_) => Mark::PIPE_EMPTY,
             None => self.stdout.mark(),
         };
         self.pending_exit = Some(PendingExit {

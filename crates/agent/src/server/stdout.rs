@@ -109,7 +109,7 @@ pub(super) struct Mark(u64);
 
 impl Mark {
     /// The mark that is reached when the pipe is empty.
-    pub(super) const EMPTY: Self = Self(u64::MAX);
+    pub(super) const PIPE_EMPTY: Self = Self(u64::MAX);
 
     /// Forwards the missing bytes, as far as the window and the output permit. Returns true when the mark is reached.
     /// An empty pipe has reached its mark: a process inside has read the output itself.

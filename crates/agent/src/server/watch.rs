@@ -33,7 +33,7 @@ const EVENT_BATCH: usize = 256;
 /// Room for one event with the longest name, and for several usual ones.
 const BUFFER_BYTES: usize = 4096;
 
-const WATCHED: WatchFlags = WatchFlags::CREATE
+const WATCHED_EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MODIFY)
     .union(WatchFlags::ATTRIB)
     .union(WatchFlags::DELETE)
@@ -301,7 +301,7 @@ impl Watches {
             }
         };
         let by_number = format!("/proc/self/fd/{}", folder.as_raw_fd());
-        let number = inotify::add_watch(inotify, by_number, WATCHED).map_err(of_inotify)?;
+        let number = inotify::add_watch(inotify, by_number, WATCHED_EVENTS).map_err(of_inotify)?;
         let folders = self.folders.entry(number).or_default();
         if !folders.iter().any(|known| known.watch == stream && known.name == name) {
             folders.push(Folder { watch: stream, name });

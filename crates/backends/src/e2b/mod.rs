@@ -44,7 +44,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 const INFO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The features of this back end's sessions.
-pub const FEATURES: SessionFeatures = session::FEATURES;
+pub const FEATURES: SessionFeatures = session::SESSION_FEATURES;
 
 /// Creates sandboxes at the service.
 #[derive(Debug)]

@@ -237,12 +237,12 @@ impl Session for E2bSession {
     }
 
     fn features(&self) -> SessionFeatures {
-        FEATURES
+        SESSION_FEATURES
     }
 }
 
 /// The features of this back end's sessions.
-pub(super) const FEATURES: SessionFeatures = SessionFeatures {
+pub(super) const SESSION_FEATURES: SessionFeatures = SessionFeatures {
     result_value: true,
     display: true,
     interrupt: true,

@@ -14,22 +14,22 @@ use sandcell_e2e::test_dir::TestDir;
 use sandcell_e2e::{DEFAULT_TIMEOUT, begin, until};
 use serde_json::{Value, json};
 
-const SERVER: &str = include_str!("host_tools/server.py");
+const STUB_SERVER_CODE: &str = include_str!("host_tools/server.py");
 
 /// The tools that the operator of these tests allows.
-const ALLOWED: &str =
+const ALLOWED_TOOLS: &str =
     r#"["add", "echo*", "picture", "parts", "fail", "slow", "huge", "deep", "die", "environment", "odd*"]"#;
 /// A secret of the server of tools.
-const TOKEN: &str = "token-of-the-stub-5e1f";
+const STUB_TOKEN: &str = "token-of-the-stub-5e1f";
 
 /// Returns a place whose operator has one server of tools, `stub`, with more lines of settings before its table and in it.
 pub(crate) fn place_with(before: &str, table: &str) -> TestDir {
     let place = TestDir::new();
-    let program = place.write("server.py", SERVER);
+    let program = place.write("server.py", STUB_SERVER_CODE);
     let log = place.work().join("stub.log");
     place.with(&format!(
-        "{before}\n[tools.stub]\ncommand = \"python3\"\nargs = [\"{}\"]\nallow = {ALLOWED}\ndeny = [\"delete_*\"]\n{table}\n\
-         [tools.stub.env]\nSTUB_LOG = \"{}\"\nTOKEN = \"{TOKEN}\"\n",
+        "{before}\n[tools.stub]\ncommand = \"python3\"\nargs = [\"{}\"]\nallow = {ALLOWED_TOOLS}\n\
+         deny = [\"delete_*\"]\n{table}\n[tools.stub.env]\nSTUB_LOG = \"{}\"\nTOKEN = \"{STUB_TOKEN}\"\n",
         program.display(),
         log.display()
     ))
@@ -449,7 +449,7 @@ fn nothing_of_a_server_is_visible_inside_but_its_results() {
         text.contains("SANDCELL_TOOLS_URL") && text.contains("'TOKEN'"),
         "{text}"
     );
-    for secret in [TOKEN, "server.py", "stub.log", sandcell_e2e::test_dir::SECRET_NAME] {
+    for secret in [STUB_TOKEN, "server.py", "stub.log", sandcell_e2e::test_dir::SECRET_NAME] {
         assert!(!text.contains(secret), "{secret}: {text}");
     }
 }

@@ -10,13 +10,13 @@ use tokio_util::sync::CancellationToken;
 
 use sandcell_testkit::{Bench, code_of};
 
-const MINUTE: Duration = Duration::from_secs(60);
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const ONE_MINUTE: Duration = Duration::from_secs(60);
+const ONE_DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 async fn sandbox(bench: &Bench, pauses_at_end: bool) -> String {
     let request = CreateRequest {
         count: 1,
-        lifetime: Some(MINUTE),
+        lifetime: Some(ONE_MINUTE),
         pauses_at_end,
         ..CreateRequest::default()
     };
@@ -37,16 +37,16 @@ async fn a_paused_sandbox_does_not_expire_and_the_next_call_resumes_it() {
     let id = sandbox(&bench, false).await;
     assert!(engine.pause(me, &id).await.unwrap());
     assert!(!engine.pause(me, &id).await.unwrap(), "it is paused already");
-    sleep(DAY).await;
+    sleep(ONE_DAY).await;
     let view = engine.status(me, Some(&id)).await.unwrap().remove(0);
     assert_eq!(view.state, "paused");
     assert!(engine.is_paused(me, &id), "a status does not resume it");
     bench.exec_in(&id, "cell").await.unwrap();
     assert!(!engine.is_paused(me, &id));
     // It lives for five minutes at least after a call has resumed it.
-    sleep(4 * MINUTE).await;
+    sleep(4 * ONE_MINUTE).await;
     assert!(engine.has_sandbox(me, &id));
-    sleep(2 * MINUTE).await;
+    sleep(2 * ONE_MINUTE).await;
     assert!(!engine.has_sandbox(me, &id));
 }
 
@@ -55,10 +55,13 @@ async fn a_resumed_sandbox_lives_as_long_as_the_caller_wants() {
     let bench = Bench::new();
     let (engine, me) = (&bench.engine, &bench.me);
     let id = sandbox(&bench, false).await;
-    assert!(!engine.resume(me, &id, Some(MINUTE)).await.unwrap(), "it is not paused");
+    assert!(
+        !engine.resume(me, &id, Some(ONE_MINUTE)).await.unwrap(),
+        "it is not paused"
+    );
     engine.pause(me, &id).await.unwrap();
-    assert!(engine.resume(me, &id, Some(MINUTE / 2)).await.unwrap());
-    sleep(MINUTE / 2 + Duration::from_secs(1)).await;
+    assert!(engine.resume(me, &id, Some(ONE_MINUTE / 2)).await.unwrap());
+    sleep(ONE_MINUTE / 2 + Duration::from_secs(1)).await;
     assert!(!engine.has_sandbox(me, &id));
     let stranger = Principal::new("stranger");
     let mine = sandbox(&bench, false).await;
@@ -71,7 +74,7 @@ async fn a_resumed_sandbox_lives_as_long_as_the_caller_wants() {
 async fn a_sandbox_is_paused_at_the_end_of_its_lifetime_if_it_was_asked_for() {
     let bench = Bench::new();
     let id = sandbox(&bench, true).await;
-    sleep(DAY).await;
+    sleep(ONE_DAY).await;
     assert!(bench.engine.is_paused(&bench.me, &id));
     bench.engine.close(&bench.me, &id).await.unwrap();
     assert!(!bench.engine.has_sandbox(&bench.me, &id));
@@ -86,14 +89,14 @@ async fn a_paused_sandbox_whose_code_runs_is_closed() {
     for _ in 0..3 {
         use_processor(&bench);
         engine.pause(me, &id).await.unwrap();
-        sleep(MINUTE).await;
-        engine.resume(me, &id, Some(DAY / 2)).await.unwrap();
+        sleep(ONE_MINUTE).await;
+        engine.resume(me, &id, Some(ONE_DAY / 2)).await.unwrap();
     }
     engine.pause(me, &id).await.unwrap();
-    sleep(MINUTE).await;
+    sleep(ONE_MINUTE).await;
     assert!(engine.has_sandbox(me, &id));
     use_processor(&bench);
-    sleep(MINUTE).await;
+    sleep(ONE_MINUTE).await;
     let failure = bench.exec_in(&id, "cell").await.unwrap_err();
     assert_eq!(failure.code, Code::SessionLost);
     assert!(failure.message.contains("although it was paused"), "{failure}");
@@ -105,7 +108,7 @@ async fn a_paused_sandbox_that_cannot_be_checked_is_closed() {
     let id = sandbox(&bench, false).await;
     bench.engine.pause(&bench.me, &id).await.unwrap();
     bench.world.usage_hangs.store(true, Ordering::SeqCst);
-    sleep(MINUTE).await;
+    sleep(ONE_MINUTE).await;
     assert!(!bench.engine.has_sandbox(&bench.me, &id));
 }
 
@@ -120,7 +123,7 @@ async fn a_client_that_goes_away_leaves_no_half_of_a_pause() {
         sleep(Duration::from_secs(1)).await;
         let inside = bench.world.sandboxes.lock().unwrap().last().unwrap().clone();
         assert_eq!(engine.is_paused(me, &id), inside.paused.load(Ordering::SeqCst));
-        drop(tokio::time::timeout(moment, engine.resume(me, &id, Some(DAY / 2))).await);
+        drop(tokio::time::timeout(moment, engine.resume(me, &id, Some(ONE_DAY / 2))).await);
         sleep(Duration::from_secs(1)).await;
         assert_eq!(engine.is_paused(me, &id), inside.paused.load(Ordering::SeqCst));
     }
@@ -133,21 +136,21 @@ async fn the_time_limit_of_code_does_not_count_a_pause() {
     let id = sandbox(&bench, false).await;
     let request = ExecuteRequest {
         sandbox_id: Some(id.clone()),
-        timeout: Some(MINUTE / 2),
+        timeout: Some(ONE_MINUTE / 2),
         wait: Some(Duration::ZERO),
         ..code_of("sleep 1000000000")
     };
     let view = engine.execute(me, request, CancellationToken::new()).await.unwrap();
     assert_eq!(view.status, Status::Running);
-    sleep(MINUTE / 4).await;
+    sleep(ONE_MINUTE / 4).await;
     engine.pause(me, &id).await.unwrap();
-    sleep(DAY).await;
-    engine.resume(me, &id, Some(DAY / 2)).await.unwrap();
-    sleep(MINUTE / 6).await;
+    sleep(ONE_DAY).await;
+    engine.resume(me, &id, Some(ONE_DAY / 2)).await.unwrap();
+    sleep(ONE_MINUTE / 6).await;
     let status = |view: &sandcell_engine::ExecutionView| view.status;
     let view = engine.execution(me, view.id.as_str(), Duration::ZERO).await.unwrap();
     assert_eq!(status(&view), Status::Running, "the pause did not count");
-    let view = engine.execution(me, view.id.as_str(), MINUTE).await.unwrap();
+    let view = engine.execution(me, view.id.as_str(), ONE_MINUTE).await.unwrap();
     assert_eq!(status(&view), Status::Timeout, "the rest of the time did");
 }
 

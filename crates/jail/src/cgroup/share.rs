@@ -163,21 +163,28 @@ impl Group {
 mod tests {
     use super::*;
 
-    const MIB: u64 = 1 << 20;
+    const BYTES_PER_MIB: u64 = 1 << 20;
 
     #[test]
     fn only_file_charges_count_toward_the_disk_share() {
         let request = Request {
-            memory: 128 * MIB,
+            memory: 128 * BYTES_PER_MIB,
             cpu_milli: 1000,
             processes: 16,
-            disk: 1024 * MIB,
+            disk: 1024 * BYTES_PER_MIB,
             inodes: 0,
             fault: None,
         };
         let total = hard_limit(&request);
-        let at = |files, before, charged| lowered(&request, files * MIB, before * MIB, charged * MIB) / MIB;
-        let total_mib = total / MIB;
+        let at = |files, before, charged| {
+            lowered(
+                &request,
+                files * BYTES_PER_MIB,
+                before * BYTES_PER_MIB,
+                charged * BYTES_PER_MIB,
+            ) / BYTES_PER_MIB
+        };
+        let total_mib = total / BYTES_PER_MIB;
         assert_eq!(total_mib, 1168);
         // Existing charges are not reclaimed, and may not grow.
         assert_eq!(at(0, total_mib, 140), 144);

@@ -5,7 +5,7 @@ use sandcell_languages::{Settings, detect};
 use sandcell_sandbox::CellStatus;
 
 use crate::stub::Stub;
-use crate::{EXECUTION, session};
+use crate::{EXECUTION_ID, session};
 
 #[tokio::test]
 async fn a_session_calls_tools_with_a_command() {
@@ -22,7 +22,10 @@ async fn a_session_calls_tools_with_a_command() {
     assert_eq!(ran.await.stdout, "{\"y\":[1]}\n");
     let calls = stub.take_calls();
     assert_eq!(calls.len(), 4, "{calls:?}");
-    assert!(calls.iter().all(|(execution, _)| execution == EXECUTION), "{calls:?}");
+    assert!(
+        calls.iter().all(|(execution, _)| execution == EXECUTION_ID),
+        "{calls:?}"
+    );
     let ran = bash
         .run("tools servers; tools search 'a &' é; tools describe demo.get-item")
         .await;
@@ -149,7 +152,7 @@ async fn other_programs_call_tools_with_a_program() {
         let variables = [
             ("PATH", path.as_str()),
             ("SANDCELL_TOOLS_URL", stub.url.as_str()),
-            ("SANDCELL_EXECUTION", EXECUTION),
+            ("SANDCELL_EXECUTION", EXECUTION_ID),
         ];
         let ran = command.envs(variables).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -163,6 +166,6 @@ async fn other_programs_call_tools_with_a_program() {
         run("tools call demo.fail"),
         (Some(1), String::new(), "tools: it went wrong; do it right\n".to_owned())
     );
-    assert_eq!(stub.take_calls().first().unwrap().0, EXECUTION);
+    assert_eq!(stub.take_calls().first().unwrap().0, EXECUTION_ID);
     assert_eq!(run("tools").0, Some(2));
 }

@@ -26,7 +26,7 @@ use self::stub::Stub;
 use self::support::HostSandbox;
 
 /// The execution of all cells.
-const EXECUTION: &str = "exe_1";
+const EXECUTION_ID: &str = "exe_1";
 
 /// Finds a language of this machine. If it has none of this name, prints a note and returns None.
 fn find(detected: &Detected, name: &str) -> Option<Arc<dyn Language>> {
@@ -90,7 +90,7 @@ impl Live {
             number: self.cells,
             packages: false,
             exact: false,
-            execution: Some(EXECUTION.to_owned()),
+            execution: Some(EXECUTION_ID.to_owned()),
         };
         let collect = async {
             let (mut stdout, mut stderr, mut result) = (Vec::new(), Vec::new(), String::new());

@@ -5,7 +5,7 @@ use sandcell_sandbox::{CellStatus, Program};
 
 use crate::stub::Stub;
 use crate::support::HostSandbox;
-use crate::{EXECUTION, Live, Ran, find, session};
+use crate::{EXECUTION_ID, Live, Ran, find, session};
 
 impl Live {
     async fn value(&mut self, code: &str) -> String {
@@ -58,7 +58,10 @@ async fn a_session_calls_tools_as_functions() {
         "{listed}"
     );
     let calls = stub.take_calls();
-    assert!(calls.iter().all(|(execution, _)| execution == EXECUTION), "{calls:?}");
+    assert!(
+        calls.iter().all(|(execution, _)| execution == EXECUTION_ID),
+        "{calls:?}"
+    );
     assert_eq!(stub.connections(), 1, "sequential calls share a connection");
 }
 

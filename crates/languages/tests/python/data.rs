@@ -140,9 +140,9 @@ fn json(bundle: &MimeBundle, mime: &str) -> serde_json::Value {
     serde_json::from_slice(bundle.get(mime).unwrap_or_else(|| panic!("no {mime} in {bundle:?}"))).unwrap()
 }
 
-const FIGURE: &str = "application/vnd.sandcell.figure+json";
-const DATA: &str = "application/vnd.sandcell.data+json";
-const JSON: &str = "application/json";
+const FIGURE_TYPE: &str = "application/vnd.sandcell.figure+json";
+const DATA_TYPE: &str = "application/vnd.sandcell.data+json";
+const JSON_TYPE: &str = "application/json";
 
 #[tokio::test]
 async fn exact_data_is_only_sent_to_a_cell_that_asks_for_it() {
@@ -151,9 +151,9 @@ async fn exact_data_is_only_sent_to_a_cell_that_asks_for_it() {
     for exact in [false, true, false] {
         python.exact = exact;
         let ran = python.run(code).await.ok();
-        assert_eq!(ran.displays[0].get(FIGURE).is_some(), exact);
-        assert_eq!(ran.displays[1].get(DATA).is_some(), exact);
-        assert_eq!(ran.result.unwrap().get(JSON).is_some(), exact);
+        assert_eq!(ran.displays[0].get(FIGURE_TYPE).is_some(), exact);
+        assert_eq!(ran.displays[1].get(DATA_TYPE).is_some(), exact);
+        assert_eq!(ran.result.unwrap().get(JSON_TYPE).is_some(), exact);
     }
     python.exact = true;
     let code = "display({'text/latex': '$y$'}, raw=True)\ndisplay({'text/latex': '$y$', 'text/plain': 'y'}, raw=True)";
@@ -183,7 +183,7 @@ async fn exact_charts_have_the_shape_of_e2b() {
         )
         .await
         .ok();
-    let chart = |at: usize| json(&ran.displays[at], FIGURE);
+    let chart = |at: usize| json(&ran.displays[at], FIGURE_TYPE);
     let line = chart(0);
     assert_eq!(line["type"], "line");
     assert_eq!(
@@ -229,7 +229,7 @@ async fn exact_charts_have_the_shape_of_e2b() {
         .collect();
     assert_eq!(types, ["line", "unknown"]);
     assert_eq!(chart(7)["type"], "unknown");
-    assert!(ran.displays[8].get(FIGURE).is_none());
+    assert!(ran.displays[8].get(FIGURE_TYPE).is_none());
 }
 
 #[tokio::test]
@@ -241,7 +241,7 @@ async fn exact_tables_and_values_are_complete_or_absent() {
         .await
         .ok();
     assert_eq!(
-        json(&ran.result.unwrap(), DATA),
+        json(&ran.result.unwrap(), DATA_TYPE),
         serde_json::json!({"t": ["2024-01-01T00:00:00", null], "x": [1.5, null], "3": ["a", {"b": 1}]})
     );
     for code in [
@@ -249,7 +249,7 @@ async fn exact_tables_and_values_are_complete_or_absent() {
         "pd.DataFrame({'a': range(50_001)})",
     ] {
         let ran = python.run(code).await.ok();
-        assert!(ran.result.unwrap().get(DATA).is_none(), "{code}");
+        assert!(ran.result.unwrap().get(DATA_TYPE).is_none(), "{code}");
     }
     for (code, expected) in [
         (
@@ -259,7 +259,7 @@ async fn exact_tables_and_values_are_complete_or_absent() {
         ("[2 ** 64 - 1, -2 ** 63]", serde_json::json!([u64::MAX, i64::MIN])),
     ] {
         let ran = python.run(code).await.ok();
-        assert_eq!(json(&ran.result.unwrap(), JSON), expected, "{code}");
+        assert_eq!(json(&ran.result.unwrap(), JSON_TYPE), expected, "{code}");
     }
     for code in [
         "[(1, 2)]",
@@ -272,7 +272,7 @@ async fn exact_tables_and_values_are_complete_or_absent() {
         "['x' * 600_000] * 2",
     ] {
         let ran = python.run(code).await.ok();
-        assert!(ran.result.unwrap().get(JSON).is_none(), "{code}");
+        assert!(ran.result.unwrap().get(JSON_TYPE).is_none(), "{code}");
     }
 }
 

@@ -12,7 +12,8 @@ use tokio::sync::mpsc;
 use crate::support::{HostSandbox, Python, language};
 
 /// A grey pixel, in base64.
-const PICTURE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQEAHLCMmQAAAABJRU5ErkJggg==";
+const GREY_PIXEL_BASE64: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mP4DwABAQEAHLCMmQAAAABJRU5ErkJggg==";
 
 /// A call that the stub has received.
 #[derive(Debug, Clone)]
@@ -232,7 +233,8 @@ async fn a_tool_is_called_with_keyword_arguments_and_each_kind_of_result_is_a_py
 async fn a_picture_of_a_tool_is_displayed() {
     let stub = Stub::start();
     let mut python = session!(stub);
-    let picture = format!("tools.demo.result(value={{'kind': 'image', 'mime': 'image/png', 'data': '{PICTURE}'}})");
+    let picture =
+        format!("tools.demo.result(value={{'kind': 'image', 'mime': 'image/png', 'data': '{GREY_PIXEL_BASE64}'}})");
     let ran = python.run(&picture).await.ok();
     assert_eq!(ran.text(), "<image/png, 67 bytes>");
     assert!(ran.result.unwrap().get("image/png").unwrap().starts_with(b"\x89PNG"));

@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 
 use super::{of, tools};
 
-/// Their names.
-pub(super) const TOOLS: [(&str, &str); 8] = [
+/// The names and descriptions of these tools.
+pub(super) const INPUT_TOOLS: [(&str, &str); 8] = [
     ("test_input_required_result_elicitation", "Wants a name from the user"),
     (
         "test_input_required_result_sampling",
@@ -40,7 +40,7 @@ pub(super) const TOOLS: [(&str, &str); 8] = [
 
 /// Returns true if a tool of this name is in this group.
 pub(super) fn has(name: &str) -> bool {
-    name == "test_streaming_elicitation" || TOOLS.iter().any(|(tool, _)| *tool == name)
+    name == "test_streaming_elicitation" || INPUT_TOOLS.iter().any(|(tool, _)| *tool == name)
 }
 
 pub(super) struct Asks(RequestStateCodec);

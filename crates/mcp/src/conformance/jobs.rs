@@ -13,8 +13,8 @@ use serde_json::Value;
 
 use super::{asks, of, tools};
 
-/// Their names.
-pub(super) const TOOLS: [(&str, &str); 6] = [
+/// The names and descriptions of these tools.
+pub(super) const TASK_TOOLS: [(&str, &str); 6] = [
     ("slow_compute", "Takes as many seconds as it is told"),
     ("failing_job", "Ends with an error of the tool"),
     ("protocol_error_job", "Ends with an error of the protocol"),
@@ -34,7 +34,7 @@ type Outcome = Result<CallToolResult, TaskExit>;
 
 /// Returns true if a tool of this name is in this group.
 pub(super) fn has(name: &str) -> bool {
-    TOOLS.iter().any(|(tool, _)| *tool == name)
+    TASK_TOOLS.iter().any(|(tool, _)| *tool == name)
 }
 
 /// Runs one of them: as a task if the client knows tasks.

@@ -6,7 +6,7 @@ use rmcp::model::{
 };
 use serde_json::{Value, json};
 
-use super::{asks, of, tools::PNG};
+use super::{asks, of, tools::RED_PIXEL_PNG};
 
 pub(super) fn resources() -> Result<Vec<Resource>, ErrorData> {
     of(json!([
@@ -31,7 +31,7 @@ pub(super) fn resource(uri: &str) -> Option<Result<ReadResourceResponse, ErrorDa
             let text = "This is the content of the static text resource.";
             json!({"uri": uri, "mimeType": "text/plain", "text": text})
         }
-        "test://static-binary" => json!({"uri": uri, "mimeType": "image/png", "blob": PNG}),
+        "test://static-binary" => json!({"uri": uri, "mimeType": "image/png", "blob": RED_PIXEL_PNG}),
         _ => {
             let id = uri.strip_prefix("test://template/")?.strip_suffix("/data")?;
             let text = json!({"id": id, "templateTest": true, "data": format!("Data for ID: {id}")});
@@ -80,7 +80,7 @@ pub(super) fn prompt(request: &GetPromptRequestParams) -> Option<Result<GetPromp
             json!([embedded, text("Please process the embedded resource above.")])
         }
         "test_prompt_with_image" => {
-            let picture = json!({"type": "image", "data": PNG, "mimeType": "image/png"});
+            let picture = json!({"type": "image", "data": RED_PIXEL_PNG, "mimeType": "image/png"});
             json!([{"role": "user", "content": picture}, text("Please analyze the image above.")])
         }
         "test_input_required_result_prompt" => {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::{asks, jobs, of};
 
 /// One red pixel.
-pub(super) const PNG: &str =
+pub(super) const RED_PIXEL_PNG: &str =
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==";
 /// A WAV file without a sample.
 const EMPTY_WAV: &str = "UklGRiQAAABXQVZFZm10IBAAAAABAAEARKwAAIhYAQACABAAZGF0YQAAAAA=";
@@ -48,7 +48,7 @@ pub(super) fn has(name: &str) -> bool {
 
 /// All tools of the suite.
 pub(super) fn all() -> Vec<Tool> {
-    let plain = PLAIN_TOOLS.iter().chain(&asks::TOOLS).chain(&jobs::TOOLS);
+    let plain = PLAIN_TOOLS.iter().chain(&asks::INPUT_TOOLS).chain(&jobs::TASK_TOOLS);
     let mut tools: Vec<Tool> = plain
         .map(|(name, description)| tool(name, description, json!({"type": "object", "properties": {}})))
         .collect();
@@ -116,7 +116,7 @@ pub(super) fn text(text: impl Into<String>) -> CallToolResponse {
 /// The answer of a tool that needs nothing but its arguments; none for the others.
 pub(super) fn fixed(request: &CallToolRequestParams) -> Option<Result<CallToolResponse, ErrorData>> {
     let resource = |uri: &str, mime: &str, text: &str| json!({"type": "resource", "resource": {"uri": uri, "mimeType": mime, "text": text}});
-    let picture = || json!({"type": "image", "data": PNG, "mimeType": "image/png"});
+    let picture = || json!({"type": "image", "data": RED_PIXEL_PNG, "mimeType": "image/png"});
     let said = |text: &str| json!({"type": "text", "text": text});
     let argument = |name: &str| {
         let value = request.arguments.as_ref()?.get(name)?;

@@ -29,7 +29,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 const UNKNOWN_EXECUTION: &str = "exbbbbbbbbbbbbbbbbbbbbbbbbbb";
 
 /// Replacements for the parts of transcripts that change from run to run.
-const FILTERS: [(&str, &str); 5] = [
+const TRANSCRIPT_FILTERS: [(&str, &str); 5] = [
     (r"\bsb[a-z2-7]{26}\b", "<sandbox>"),
     (r"\bex[a-z2-7]{26}\b", "<execution>"),
     (r"\b20\d\d-\d\d-\d\dT[0-9:.]+Z", "<time>"),
@@ -39,12 +39,12 @@ const FILTERS: [(&str, &str); 5] = [
 
 macro_rules! assert_text {
     ($text:expr) => {
-        insta::with_settings!({filters => crate::tests::FILTERS}, { insta::assert_snapshot!($text) })
+        insta::with_settings!({filters => crate::tests::TRANSCRIPT_FILTERS}, { insta::assert_snapshot!($text) })
     };
 }
 macro_rules! assert_data {
     ($data:expr) => {
-        insta::with_settings!({filters => crate::tests::FILTERS}, { insta::assert_json_snapshot!($data) })
+        insta::with_settings!({filters => crate::tests::TRANSCRIPT_FILTERS}, { insta::assert_json_snapshot!($data) })
     };
 }
 use {assert_data, assert_text};

@@ -7,10 +7,10 @@ use sandcell_sandbox::{ByteSize, Code, Isolation, Level};
 
 use super::UNKNOWN_EXECUTION;
 
-const SANDBOX: &str = "sbaaaaaaaaaaaaaaaaaaaaaaaaaa";
+const SANDBOX_ID: &str = "sbaaaaaaaaaaaaaaaaaaaaaaaaaa";
 
 pub(crate) fn sandbox_id() -> SandboxId {
-    SandboxId::parse(SANDBOX).unwrap()
+    SandboxId::parse(SANDBOX_ID).unwrap()
 }
 
 pub(crate) fn isolation(degraded: &[&str]) -> Isolation {

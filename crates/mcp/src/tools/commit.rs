@@ -16,7 +16,7 @@ use crate::arguments::Arguments;
 use crate::auth::STDIO_PRINCIPAL;
 use crate::schema::{self, Field, Kind, ListOf};
 
-const NAME: &str = "commit_changes";
+const TOOL_NAME: &str = "commit_changes";
 /// The maximum number of changes that an answer lists of each kind. The rest is counted.
 const MAX_LISTED: usize = 1000;
 /// The maximum number of lines of each kind in the text.
@@ -24,7 +24,7 @@ const MAX_LINES: usize = 50;
 
 pub(super) fn commit_changes() -> Tool {
     Tool {
-        name: NAME,
+        name: TOOL_NAME,
         description:
             "Apply what the sandbox has changed in folders that are mounted copy-on-write to the folders of the \
                       user's machine. The user is asked first. Works only for mounts with commit = \"ask\"."
@@ -83,7 +83,7 @@ pub(crate) async fn changes_to_commit(
     caller: &Principal,
     given: &Map<String, Value>,
 ) -> Result<Option<ChangesToCommit>, Failure> {
-    if tool.name != NAME {
+    if tool.name != TOOL_NAME {
         return Ok(None);
     }
     let Ok(mut arguments) = Arguments::check(tool.name, &tool.fields, given.clone()) else {

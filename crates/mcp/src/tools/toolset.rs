@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Tool, ToolFacts, container, sandbox_toolset, script, unlisted_sandbox_tools};
 use crate::instructions;
 use crate::instructions::SandboxLifetime;
-use crate::prompts::{PROMPTS, Prompt};
+use crate::prompts::{Prompt, SANDBOX_PROMPTS};
 
 /// A set of tools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl Toolset {
     /// The prompts. They name the tools of the toolset `sandbox`.
     pub(crate) fn prompts(self) -> &'static [Prompt] {
         match self {
-            Self::Sandbox => PROMPTS,
+            Self::Sandbox => SANDBOX_PROMPTS,
             Self::Container | Self::Script(_) => &[],
         }
     }

@@ -11,7 +11,7 @@ use sandcell_settings::{Kind, Setting, SettingType, Value, operator, project, wh
 pub(crate) const MAX_FILE_MB: u64 = 15;
 
 /// A list of packages.
-const REQUIREMENTS: Kind = Kind::Requirements {
+const REQUIREMENTS_KIND: Kind = Kind::Requirements {
     check: check_requirement,
 };
 
@@ -136,15 +136,15 @@ sandcell_settings::settings! {
         /// Packages that may be installed, dependencies included: names with versions and extras (`numpy>=1.24,<2`,
         /// `requests[socks]`) or patterns (`acme-*`). Empty: all packages that are not denied. In the environment,
         /// entries are separated by `;`.
-        "allow" => allow: Vec<String> = operator(REQUIREMENTS, "").live(),
+        "allow" => allow: Vec<String> = operator(REQUIREMENTS_KIND, "").live(),
 
         /// Packages that may not be installed, written in the same way; wins over `packages.allow`.
-        "deny" => deny: Vec<String> = operator(REQUIREMENTS, "").live(),
+        "deny" => deny: Vec<String> = operator(REQUIREMENTS_KIND, "").live(),
 
         /// Packages that need the user's consent (MCP elicitation), written in the same way, `*` for all. The setting
         /// applies to packages that are neither in `packages.allow` nor in `packages.deny`. The consent holds for one
         /// call and includes dependencies. Without consent the packages are refused. Code inside never gets them.
-        "ask" => ask: Vec<String> = operator(REQUIREMENTS, "").live(),
+        "ask" => ask: Vec<String> = operator(REQUIREMENTS_KIND, "").live(),
 
         /// The minimum age of a release, in days. Younger releases and those of unknown age are not installed. 0: no
         /// minimum.
@@ -573,7 +573,7 @@ use sandcell_backends::SETTINGS as BACK_END_TABLES;
 const BACK_END_TABLES: &[&[Setting]] = &[];
 
 /// The tables of this crate, in the order of the reference.
-const TABLES: &[&[Setting]] = &[
+const OWN_TABLES: &[&[Setting]] = &[
     GeneralSettings::SETTINGS,
     PackageSettings::SETTINGS,
     NetworkSettings::SETTINGS,
@@ -595,7 +595,7 @@ const TABLES: &[&[Setting]] = &[
 
 /// Returns every setting, in the order of the reference.
 pub(crate) fn settings() -> impl Iterator<Item = &'static Setting> {
-    TABLES.iter().chain(BACK_END_TABLES).flat_map(|table| table.iter())
+    OWN_TABLES.iter().chain(BACK_END_TABLES).flat_map(|table| table.iter())
 }
 
 /// Values of known settings that a later version will accept. The error states this.

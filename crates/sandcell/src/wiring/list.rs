@@ -4,7 +4,7 @@
 use super::select::{Inside, Maker};
 
 /// All back ends. The order has no meaning; the setting `backend` selects and orders them.
-pub(super) const BACKENDS: &[Maker] = &[
+pub(super) const BACKEND_MAKERS: &[Maker] = &[
     #[cfg(all(target_os = "linux", feature = "native"))]
     Maker {
         name: sandcell_backends::native::NAME,

@@ -12,7 +12,7 @@ use sandcell_e2e::test_dir::TestDir;
 use sandcell_e2e::{DEFAULT_TIMEOUT, begin, until};
 
 /// The number of files that the sandbox moves, and of files that it changes.
-const FILES: usize = 200;
+const FILE_COUNT: usize = 200;
 
 fn entries(folder: &Path) -> usize {
     fs::read_dir(folder).map_or(0, Iterator::count)
@@ -22,19 +22,19 @@ fn entries(folder: &Path) -> usize {
 fn a_server_that_is_killed_during_a_commit_loses_no_file() {
     let _turn = begin!();
     // The number of files in the new folder at the moment of the kill. Removals follow when all are there.
-    for arrived in [1, FILES / 2, FILES] {
+    for arrived in [1, FILE_COUNT / 2, FILE_COUNT] {
         let place = TestDir::new();
         let folder = make_project(&place);
         let moved = |number: usize| format!("moved {number}\n").repeat(50);
-        for number in 0..FILES {
+        for number in 0..FILE_COUNT {
             fs::write(folder.join(format!("src/m{number}")), moved(number)).unwrap();
             fs::write(folder.join(format!("e{number}")), "old").unwrap();
         }
         settle(&folder);
         let mut project = Project::of(place, ",commit=ask");
         project.run(&format!(
-            "import os; os.chdir('/mnt/p'); os.mkdir('lib')\nfor i in range({FILES}):\n    os.rename(f'src/m{{i}}', \
-             f'lib/m{{i}}'); open(f'e{{i}}', 'w').write('new')"
+            "import os; os.chdir('/mnt/p'); os.mkdir('lib')\nfor i in range({FILE_COUNT}):\n    \
+             os.rename(f'src/m{{i}}', f'lib/m{{i}}'); open(f'e{{i}}', 'w').write('new')"
         ));
         let url = format!("http://{}", project.server.address);
         let mut command = project.place.command(&["commit", &project.sandbox(), "--to", &url]);
@@ -47,7 +47,7 @@ fn a_server_that_is_killed_during_a_commit_loses_no_file() {
         project.server.signal("-KILL");
         project.server.wait(DEFAULT_TIMEOUT);
         committing.wait().unwrap();
-        for number in 0..FILES {
+        for number in 0..FILE_COUNT {
             let whole = ["src", "lib"].iter().any(|name| {
                 let file = folder.join(name).join(format!("m{number}"));
                 fs::read_to_string(file).is_ok_and(|text| text == moved(number))

@@ -26,7 +26,7 @@ fn key(place: &TestDir, name: &str) -> String {
 }
 
 /// The files of Python tests.
-const ALL: [&str; 7] = [
+const PYTHON_TEST_FILES: [&str; 7] = [
     "test_commands.py",
     "test_filesystem.py",
     "test_live.py",
@@ -85,20 +85,20 @@ fn python(test: &str, release: &str, files: &[&str]) {
 #[test]
 fn e2bs_newest_sdk_works() {
     let _turn = begin!();
-    python(&name_of(e2bs_newest_sdk_works), "newest", &ALL);
+    python(&name_of(e2bs_newest_sdk_works), "newest", &PYTHON_TEST_FILES);
 }
 
 #[test]
 fn e2bs_sdk_that_checks_keys_works() {
     let _turn = begin!();
-    python(&name_of(e2bs_sdk_that_checks_keys_works), "august", &ALL);
+    python(&name_of(e2bs_sdk_that_checks_keys_works), "august", &PYTHON_TEST_FILES);
 }
 
 #[test]
 fn e2bs_sdk_of_spring_works() {
     let _turn = begin!();
     // Its code interpreter ignores E2B_SANDBOX_URL, so it needs a domain with TLS.
-    python(&name_of(e2bs_sdk_of_spring_works), "april", &ALL[..3]);
+    python(&name_of(e2bs_sdk_of_spring_works), "april", &PYTHON_TEST_FILES[..3]);
 }
 
 /// Runs a program of an agent framework, which uses E2B's SDK, against a server. It prints a line for each check.
@@ -267,7 +267,7 @@ impl Client {
     /// Makes a sandbox. Returns its id and its secret.
     fn sandbox(&self) -> (String, String) {
         let body = json!({"templateID": "base", "timeout": 120});
-        let made = self.send("POST", "/sandboxes", &[JSON], body.to_string().as_bytes());
+        let made = self.send("POST", "/sandboxes", &[JSON_TYPE], body.to_string().as_bytes());
         assert_eq!(made.status, 201, "{made:?}");
         let made = made.message();
         let text = |field: &str| made[field].as_str().unwrap().to_owned();
@@ -275,8 +275,8 @@ impl Client {
     }
 }
 
-const JSON: (&str, &str) = ("Content-Type", "application/json");
-const STREAM: (&str, &str) = ("Content-Type", "application/connect+json");
+const JSON_TYPE: (&str, &str) = ("Content-Type", "application/json");
+const STREAM_TYPE: (&str, &str) = ("Content-Type", "application/connect+json");
 
 fn server(place: &TestDir) -> (Server, Client) {
     let server = Server::start(place, &["--e2b"]);
@@ -302,7 +302,7 @@ fn templates_are_the_operators_settings() {
     );
     let (server, client) = server(&place);
     let body = json!({"templateID": "web", "timeout": 120, "envVars": {"OTHER": "request"}}).to_string();
-    let key = [JSON, ("Idempotency-Key", "one")];
+    let key = [JSON_TYPE, ("Idempotency-Key", "one")];
     let made = client.send("POST", "/sandboxes", &key, body.as_bytes());
     assert_eq!(made.status, 201, "{made:?}");
     let made = made.message();
@@ -325,7 +325,7 @@ fn templates_are_the_operators_settings() {
         (reply.status == 200).then_some(reply)
     });
     assert_eq!(listed.body, format!("{id}\n"));
-    let head = [&port("49983", secret)[..], &[JSON]].concat();
+    let head = [&port("49983", secret)[..], &[JSON_TYPE]].concat();
     let processes = client.send("POST", "/process.Process/List", &head, b"{}").message();
     assert_eq!(processes["processes"][0]["tag"], "start", "{processes}");
     assert_eq!(processes["processes"].as_array().unwrap().len(), 1);
@@ -341,12 +341,12 @@ fn templates_are_the_operators_settings() {
         "{info}"
     );
     let unknown = json!({"templateID": "nothing"}).to_string();
-    let unknown = client.send("POST", "/sandboxes", &[JSON], unknown.as_bytes());
+    let unknown = client.send("POST", "/sandboxes", &[JSON_TYPE], unknown.as_bytes());
     assert_eq!(unknown.status, 404);
     let message = unknown.message()["message"].as_str().unwrap().to_owned();
     assert!(message.contains("base, code-interpreter-v1, web"), "{message}");
     let snapshot = format!("/sandboxes/{id}/snapshots");
-    let taken = client.send("POST", &snapshot, &[JSON], b"{\"name\": \"web\"}");
+    let taken = client.send("POST", &snapshot, &[JSON_TYPE], b"{\"name\": \"web\"}");
     assert_eq!(taken.status, 400, "the name of a template: {taken:?}");
 }
 
@@ -361,7 +361,7 @@ fn input_reaches_a_program_while_its_stream_goes_on() {
         ("E2b-Sandbox-Port", "49983"),
         ("X-Access-Token", secret.as_str()),
     ];
-    let stream_head = [&head[..], &[STREAM]].concat();
+    let stream_head = [&head[..], &[STREAM_TYPE]].concat();
     let script = "read a; echo \"got $a\" > one; read b; echo \"got $b\" > two; cat > rest";
     let start = json!({"process": {"cmd": "bash", "args": ["-c", script]}, "tag": "reader"});
     let data = |text: &str| framed(&json!({"data": {"input": {"stdin": STANDARD.encode(text)}}}));
@@ -375,7 +375,7 @@ fn input_reaches_a_program_while_its_stream_goes_on() {
     std::thread::scope(|scope| {
         scope.spawn(|| client.send("POST", "/process.Process/Start", &stream_head, &framed(&start)));
         until(DEFAULT_TIMEOUT, "the program runs", || {
-            let json_head = [&head[..], &[JSON]].concat();
+            let json_head = [&head[..], &[JSON_TYPE]].concat();
             let listed = client
                 .send("POST", "/process.Process/List", &json_head, b"{}")
                 .message();
@@ -425,7 +425,7 @@ fn input_reaches_a_program_while_its_stream_goes_on() {
             assert!(refused.body.contains(expected), "{expected}: {refused:?}");
         }
         let close = json!({"process": {"tag": "reader"}}).to_string();
-        let json_head = [&head[..], &[JSON]].concat();
+        let json_head = [&head[..], &[JSON_TYPE]].concat();
         let closed = client.send("POST", "/process.Process/CloseStdin", &json_head, close.as_bytes());
         assert_eq!(closed.status, 200, "{closed:?}");
         assert_eq!(file("rest"), "x");
@@ -443,7 +443,7 @@ fn two_hundred_streams_of_input_at_once_are_bounded_and_leave_nothing() {
         ("E2b-Sandbox-Port", "49983"),
         ("X-Access-Token", secret.as_str()),
     ];
-    let stream_head = [&head[..], &[STREAM]].concat();
+    let stream_head = [&head[..], &[STREAM_TYPE]].concat();
     let named = framed(&json!({"start": {"process": {"tag": "reader"}}}));
     let send_whole = || client.send("POST", "/process.Process/StreamInput", &stream_head, &named);
     std::thread::scope(|scope| {
@@ -484,7 +484,8 @@ fn two_hundred_streams_of_input_at_once_are_bounded_and_leave_nothing() {
         until(DEFAULT_TIMEOUT, "the bound is reached", || {
             send_whole().body.contains("too many streams of input").then_some(())
         });
-        let listed = client.send("POST", "/process.Process/List", &[&head[..], &[JSON]].concat(), b"{}");
+        let json_head = [&head[..], &[JSON_TYPE]].concat();
+        let listed = client.send("POST", "/process.Process/List", &json_head, b"{}");
         assert_eq!(listed.status, 200, "{listed:?}");
         drop(streams);
         until(DEFAULT_TIMEOUT, "streams that broke off make room", || {
@@ -523,7 +524,7 @@ fn malformed_requests_of_e2bs_api_are_errors_in_its_form() {
         (Vec::new(), "no frame"),
         (framed(&json!({"process": {"args": []}})), "cmd"),
     ] {
-        let reply = client.send("POST", "/process.Process/Start", &envd(&[STREAM]), &body);
+        let reply = client.send("POST", "/process.Process/Start", &envd(&[STREAM_TYPE]), &body);
         assert_eq!(reply.status, 200, "{expected}: {reply:?}");
         // The last message of the stream has the error.
         let message: Value = serde_json::from_str(reply.body.split_at(5).1).unwrap();
@@ -534,27 +535,33 @@ fn malformed_requests_of_e2bs_api_are_errors_in_its_form() {
         );
     }
     for (method, path, headers, body, status) in [
-        ("POST", "/process.Process/Start", envd(&[JSON]), start.clone(), 200),
-        ("POST", "/process.Process/Nothing", envd(&[JSON]), b"{}".to_vec(), 404),
+        ("POST", "/process.Process/Start", envd(&[JSON_TYPE]), start.clone(), 200),
+        (
+            "POST",
+            "/process.Process/Nothing",
+            envd(&[JSON_TYPE]),
+            b"{}".to_vec(),
+            404,
+        ),
         ("GET", "/process.Process/List", envd(&[]), Vec::new(), 400),
         (
             "POST",
             "/filesystem.Filesystem/Stat",
-            envd(&[JSON]),
+            envd(&[JSON_TYPE]),
             b"{\"path\": 5}".to_vec(),
             400,
         ),
         (
             "POST",
             "/filesystem.Filesystem/Stat",
-            envd(&[JSON]),
+            envd(&[JSON_TYPE]),
             b"{\"path\": \"a\\u0000b\"}".to_vec(),
             400,
         ),
         (
             "POST",
             "/filesystem.Filesystem/WatchDir",
-            envd(&[STREAM]),
+            envd(&[STREAM_TYPE]),
             framed(&json!({"path": "/no/such/folder"})),
             200,
         ),
@@ -611,33 +618,39 @@ fn malformed_requests_of_e2bs_api_are_errors_in_its_form() {
             b"{\"code\": \"1\", \"context_id\": \"x\"}".to_vec(),
             404,
         ),
-        ("POST", "/sandboxes", vec![JSON], b"[".to_vec(), 400),
+        ("POST", "/sandboxes", vec![JSON_TYPE], b"[".to_vec(), 400),
         (
             "POST",
             "/sandboxes",
-            vec![JSON],
+            vec![JSON_TYPE],
             b"{\"timeout\": 99999999999}".to_vec(),
             400,
         ),
-        ("POST", "/sandboxes", vec![JSON], b"{\"timeout\": -1}".to_vec(), 400),
         (
             "POST",
             "/sandboxes",
-            vec![JSON, ("Idempotency-Key", "a b")],
+            vec![JSON_TYPE],
+            b"{\"timeout\": -1}".to_vec(),
+            400,
+        ),
+        (
+            "POST",
+            "/sandboxes",
+            vec![JSON_TYPE, ("Idempotency-Key", "a b")],
             b"{}".to_vec(),
             400,
         ),
         (
             "POST",
             "/sandboxes",
-            vec![JSON],
+            vec![JSON_TYPE],
             b"{\"templateID\": \"other\"}".to_vec(),
             404,
         ),
         (
             "POST",
             "/sandboxes",
-            vec![JSON],
+            vec![JSON_TYPE],
             b"{\"volumeMounts\": [{}]}".to_vec(),
             501,
         ),
@@ -709,7 +722,7 @@ fn without_the_switch_e2bs_addresses_are_nothing() {
     let client = Client {
         address: server.address,
     };
-    assert_eq!(client.send("POST", "/sandboxes", &[JSON], b"{}").status, 404);
+    assert_eq!(client.send("POST", "/sandboxes", &[JSON_TYPE], b"{}").status, 404);
     let headers = [("E2b-Sandbox-Id", "sb1"), ("X-Access-Token", "x")];
     assert_eq!(client.send("GET", "/envs", &headers, b"").status, 404);
 }
@@ -741,7 +754,7 @@ fn a_client_that_leaves_interrupts_its_code_and_not_its_program() {
     };
     let code = "kept = 5\nprint('begun', flush=True)\nwhile True: pass";
     let code = json!({"code": code, "env_vars": {"ONCE": "x"}}).to_string();
-    leave("49999", "/execute", JSON, code.as_bytes(), "begun");
+    leave("49999", "/execute", JSON_TYPE, code.as_bytes(), "begun");
     let inside = [
         ("E2b-Sandbox-Id", sandbox.as_str()),
         ("E2b-Sandbox-Port", "49999"),
@@ -752,7 +765,7 @@ fn a_client_that_leaves_interrupts_its_code_and_not_its_program() {
     let ran = client.send("POST", "/execute", &inside, code.as_bytes());
     assert!(ran.body.contains("\"text\":\"(5, None)\""), "{ran:?}");
     let script = json!({"process": {"cmd": "/bin/sh", "args": ["-c", "echo begun; sleep 1; touch went-on"]}});
-    leave("49983", "/process.Process/Start", STREAM, &framed(&script), "data");
+    leave("49983", "/process.Process/Start", STREAM_TYPE, &framed(&script), "data");
     until(DEFAULT_TIMEOUT, "the program has gone on", || {
         let inside = [inside[0], ("E2b-Sandbox-Port", "49983"), inside[2]];
         (client.send("GET", "/files?path=went-on", &inside, b"").status == 200).then_some(())
@@ -773,7 +786,7 @@ fn a_killed_server_leaves_no_process_of_a_paused_sandbox() {
     let code = json!({"code": "import subprocess; subprocess.Popen(['sleep', '1000'])"}).to_string();
     let ran = client.send("POST", "/execute", &inside, code.as_bytes());
     assert_eq!(ran.status, 200, "{ran:?}");
-    let paused = client.send("POST", &format!("/sandboxes/{sandbox}/pause"), &[JSON], b"{}");
+    let paused = client.send("POST", &format!("/sandboxes/{sandbox}/pause"), &[JSON_TYPE], b"{}");
     assert_eq!(paused.status, 204, "{paused:?}");
     let processes = machine::descendants(server.pid());
     assert!(processes.iter().any(|process| process.name == "sleep"), "{processes:?}");

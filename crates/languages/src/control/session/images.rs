@@ -13,7 +13,7 @@ use super::checkpoints::{Checkpoint, Order};
 /// The deadline for a copy to begin its image, and for it to write the image.
 const IMAGE_MAX: Duration = Duration::from_secs(20);
 /// The time between two looks whether the copy still lives.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The deadline for a copy to drop its image.
 const DROP_MAX: Duration = Duration::from_secs(2);
 /// The deadline for an interpreter to write the files of an image and to prepare to load its memory.
@@ -86,7 +86,7 @@ impl DriverSession {
     async fn imaged(&mut self, pid: i32, patience: Duration) -> Result<Imaged, String> {
         let deadline = Instant::now() + patience;
         loop {
-            let look = deadline.min(Instant::now() + LOOK);
+            let look = deadline.min(Instant::now() + POLL_INTERVAL);
             let event = match timeout_at(look, self.events.recv()).await {
                 Ok(Some(event)) => event,
                 Ok(None) => return Err("the copy of it is gone".to_owned()),

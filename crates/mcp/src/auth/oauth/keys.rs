@@ -222,7 +222,7 @@ fn usable(json: &Value) -> Option<Key> {
         Some(name) => Some(name.as_str()?.parse().ok()?),
     };
     let key = DecodingKey::from_jwk(&jwk).ok()?;
-    let is_public = super::signatures::ALGORITHMS
+    let is_public = super::signatures::SIGNATURE_ALGORITHMS
         .iter()
         .any(|algorithm| algorithm.family() == key.family());
     is_public.then(|| Key {

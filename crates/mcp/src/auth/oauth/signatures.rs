@@ -8,7 +8,7 @@ use ring::signature::{self as by, RsaParameters, RsaPublicKeyComponents, Unparse
 use signature::Verifier;
 
 /// The algorithms that tokens may be signed with.
-pub(super) const ALGORITHMS: [Algorithm; 9] = [
+pub(super) const SIGNATURE_ALGORITHMS: [Algorithm; 9] = [
     Algorithm::RS256,
     Algorithm::RS384,
     Algorithm::RS512,

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::keys::{KeyLookupError, Keys};
-use super::signatures::{ALGORITHMS, use_ring};
+use super::signatures::{SIGNATURE_ALGORITHMS, use_ring};
 use super::{BadToken, OAUTH_PREFIX, OauthError, OauthOptions, ResourceMetadata, TOKEN_BYTES, address};
 
 /// The tolerated difference of clocks.
@@ -98,7 +98,7 @@ impl Verifier {
         // service).
         let kind = header.typ.as_deref().map(str::to_ascii_lowercase);
         let is_access_token = matches!(kind.as_deref(), None | Some("jwt" | "at+jwt" | "application/at+jwt"));
-        if header.crit.is_some() || !is_access_token || !ALGORITHMS.contains(&header.alg) {
+        if header.crit.is_some() || !is_access_token || !SIGNATURE_ALGORITHMS.contains(&header.alg) {
             return Err(BadToken::Wrong);
         }
         let key = self.keys.find(header.kid.as_deref(), header.alg).await;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-use super::attacks::{ATTACKS, Attack, ExpectedResult, FLOODS};
+use super::attacks::{Attack, ExpectedResult, FLOOD_ATTACKS, QUICK_ATTACKS};
 use super::canary::Canaries;
 
 /// The time limit of one attack: much longer than an attack takes, for slow machines.
@@ -94,8 +94,8 @@ pub(super) async fn run(engine: &Arc<Engine>, absent: &[String], weaker: &[Strin
         disk: Some(ByteSize::mib(32)),
         ..usual.clone()
     };
-    let floods = FLOODS.chunks(if absent.is_empty() { FLOODS.len() } else { 1 });
-    let rounds = std::iter::once((usual, ATTACKS.as_slice())).chain(floods.map(|floods| (small.clone(), floods)));
+    let floods = FLOOD_ATTACKS.chunks(if absent.is_empty() { FLOOD_ATTACKS.len() } else { 1 });
+    let rounds = std::iter::once((usual, QUICK_ATTACKS.as_slice())).chain(floods.map(|floods| (small.clone(), floods)));
     for (request, attacks) in rounds {
         match AttackedSandbox::open(engine, request).await {
             Ok(attacked) => results.extend(attacked.make_attacks(attacks, !absent.is_empty(), weaker).await),

@@ -39,7 +39,7 @@ pub(super) struct Attack {
 }
 
 /// The attacks, by layer.
-pub(super) static ATTACKS: LazyLock<Vec<Attack>> = LazyLock::new(|| {
+pub(super) static QUICK_ATTACKS: LazyLock<Vec<Attack>> = LazyLock::new(|| {
     let mut attacks: Vec<Attack> = QUICK_FILES.iter().map(read).collect();
     attacks.sort_by_key(|attack| attack.layer);
     attacks
@@ -59,7 +59,7 @@ fn read(file: &AttackFile) -> Attack {
 }
 
 /// Attacks that a separate small sandbox must survive, in this order. The session may be new for each.
-pub(super) const FLOODS: &[Attack] = &[
+pub(super) const FLOOD_ATTACKS: &[Attack] = &[
     Attack {
         name: "set off a fork bomb",
         layer: "process_limit",
@@ -140,12 +140,16 @@ mod tests {
 
     #[test]
     fn every_attack_is_listed_once_with_a_description() {
-        let mut names: Vec<&str> = ATTACKS.iter().chain(FLOODS).map(|attack| attack.name).collect();
+        let mut names: Vec<&str> = QUICK_ATTACKS
+            .iter()
+            .chain(FLOOD_ATTACKS)
+            .map(|attack| attack.name)
+            .collect();
         let all = names.len();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), all);
         assert!(all >= 50, "{all}");
-        assert!(ATTACKS.iter().all(|attack| attack.layer != "unknown"));
+        assert!(QUICK_ATTACKS.iter().all(|attack| attack.layer != "unknown"));
     }
 }

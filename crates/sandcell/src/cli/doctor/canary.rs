@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn every_canary_that_quick_attacks_use_exists() {
         let words = Canaries::new().unwrap().words();
-        for attack in super::super::attacks::ATTACKS.iter() {
+        for attack in super::super::attacks::QUICK_ATTACKS.iter() {
             for piece in attack.code.split("CANARIES[\"").skip(1) {
                 let name = piece.split('"').next().unwrap();
                 assert!(words.contains(name), "{}: {name}", attack.name);

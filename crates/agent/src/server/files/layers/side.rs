@@ -11,11 +11,11 @@ use super::super::open::beneath;
 use super::kind_of;
 
 /// The attribute of an opaque folder, and its value.
-const OPAQUE: &str = "user.overlay.opaque";
+const OPAQUE_ATTRIBUTE: &str = "user.overlay.opaque";
 const IS_OPAQUE: u8 = b'y';
 
 /// The attribute of a file that was copied from the host's one.
-const ORIGIN: &str = "user.overlay.origin";
+const ORIGIN_ATTRIBUTE: &str = "user.overlay.origin";
 const MAX_ORIGIN_BYTES: usize = 256;
 
 /// The permission bits of a mode.
@@ -84,7 +84,7 @@ impl Side {
                 return false;
             }
         };
-        let read = entry.and_then(|entry| fgetxattr(entry, ORIGIN, &mut value));
+        let read = entry.and_then(|entry| fgetxattr(entry, ORIGIN_ATTRIBUTE, &mut value));
         matches!(read, Ok(_) | Err(Errno::RANGE))
     }
 
@@ -93,7 +93,7 @@ impl Side {
         let mut value = [0; 8];
         let read = self
             .folder(path)
-            .and_then(|folder| fgetxattr(folder, OPAQUE, &mut value));
+            .and_then(|folder| fgetxattr(folder, OPAQUE_ATTRIBUTE, &mut value));
         read.is_ok_and(|length| value.get(..length) == Some(&[IS_OPAQUE][..]))
     }
 }

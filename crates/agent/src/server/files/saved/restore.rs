@@ -296,13 +296,13 @@ impl Restore {
 
 /// Gives its owner all rights in a folder.
 fn allow_changes(folders: &TopFolders, found: &Found) -> Result<(), Errno> {
-    const ALL: u32 = 0o700;
+    const OWNER_RIGHTS: u32 = 0o700;
     let (mode, _) = attributes(&found.status);
-    if mode & ALL == ALL {
+    if mode & OWNER_RIGHTS == OWNER_RIGHTS {
         return Ok(());
     }
     let (parent, name) = folders.parent(&found.key)?;
-    let mode = Mode::from_raw_mode(mode | ALL);
+    let mode = Mode::from_raw_mode(mode | OWNER_RIGHTS);
     retry(|| chmodat(&parent, name, mode, AtFlags::empty()))
 }
 

@@ -228,12 +228,12 @@ impl Walk {
 
 /// Opens a top folder. One that its owner cannot read, search and change gets these rights back.
 fn resolve_top(root: &Root, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-    const ALL: u32 = 0o700;
+    const OWNER_RIGHTS: u32 = 0o700;
     let found = root.resolve(path, OFlags::PATH | OFlags::DIRECTORY)?;
     let mode = attributes(&fstat(&found)?).0;
-    if mode & ALL != ALL {
+    if mode & OWNER_RIGHTS != OWNER_RIGHTS {
         // The last name of the path is no link, because only the sandbox's maker can change the folder above.
-        retry(|| chmodat(CWD, path, Mode::from_raw_mode(mode | ALL), AtFlags::empty()))?;
+        retry(|| chmodat(CWD, path, Mode::from_raw_mode(mode | OWNER_RIGHTS), AtFlags::empty()))?;
     }
     root.resolve(path, flags)
 }

@@ -21,18 +21,18 @@ use sha2::{Digest, Sha256};
 use crate::Principal;
 
 /// The format of [`Description`].
-const FORMAT: u32 = 1;
+const DESCRIPTION_FORMAT: u32 = 1;
 /// The maximum size of a description, in bytes.
 const MAX_DESCRIPTION: u64 = 8 << 20;
-const ENDING: &str = ".json";
-const FILES: &str = "files";
-const MEMORY: &str = "memory";
-const LOCK: &str = ".lock";
+const DESCRIPTION_SUFFIX: &str = ".json";
+const FILES_NAME: &str = "files";
+const MEMORY_NAME: &str = "memory";
+const LOCK_NAME: &str = ".lock";
 /// The beginning of the names of the folders of states. A description that is written has the same one.
-const DATA: &str = ".data-";
+const DATA_PREFIX: &str = ".data-";
 const COPY_BYTES: usize = 1 << 20;
 /// The maximum number of attempts to open a state that a writer replaces at the same time.
-const READS: usize = 5;
+const MAX_READ_ATTEMPTS: usize = 5;
 
 /// The origin of a saved state, and the requirements of a sandbox that loads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,7 +97,7 @@ impl Description {
     /// Returns an empty description of this image.
     pub(crate) fn of(image: &StateImage) -> Self {
         Self {
-            format: FORMAT,
+            format: DESCRIPTION_FORMAT,
             data: String::new(),
             created_ms: 0,
             sandbox_id: String::new(),
@@ -232,7 +232,7 @@ impl Store {
     ) -> io::Result<Option<(Description, StateImage)>> {
         let folder = self.of(owner);
         let mut gone = None;
-        for _ in 0..READS {
+        for _ in 0..MAX_READ_ATTEMPTS {
             let description = match describe(&place(&folder, name)) {
                 Ok(description) => description,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -240,8 +240,8 @@ impl Store {
             };
             let data = folder.join(&description.data);
             let memory = description.memory.filter(|_| !only_files);
-            let opened = open(&data, FILES, description.files).and_then(|files| {
-                let memory = memory.map(|part| open(&data, MEMORY, part)).transpose()?;
+            let opened = open(&data, FILES_NAME, description.files).and_then(|files| {
+                let memory = memory.map(|part| open(&data, MEMORY_NAME, part)).transpose()?;
                 Ok(StateImage { files, memory })
             });
             match opened {
@@ -276,10 +276,10 @@ impl Store {
         if bytes > free {
             return Err(WriteError::TooLarge { bytes, free });
         }
-        description.data = format!("{DATA}{}", random_name()?);
+        description.data = format!("{DATA_PREFIX}{}", random_name()?);
         let data = folder.join(&description.data);
         let written = write_data(&data, image).and_then(|()| {
-            let new = folder.join(format!("{}{ENDING}", description.data));
+            let new = folder.join(format!("{}{DESCRIPTION_SUFFIX}", description.data));
             let put = write_description(&new, &description).and_then(|()| fs::rename(&new, &place));
             if put.is_err() {
                 let _ = fs::remove_file(&new);
@@ -313,7 +313,7 @@ impl Store {
 }
 
 fn place(folder: &Path, name: &str) -> PathBuf {
-    folder.join(format!("{name}{ENDING}"))
+    folder.join(format!("{name}{DESCRIPTION_SUFFIX}"))
 }
 
 /// Returns the names and files of all descriptions.
@@ -327,7 +327,10 @@ fn descriptions(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     for entry in entries {
         let entry = entry?;
         let name = entry.file_name().into_string().unwrap_or_default();
-        if let Some(name) = name.strip_suffix(ENDING).filter(|name| !name.starts_with('.')) {
+        if let Some(name) = name
+            .strip_suffix(DESCRIPTION_SUFFIX)
+            .filter(|name| !name.starts_with('.'))
+        {
             found.push((name.to_owned(), entry.path()));
         }
     }
@@ -338,9 +341,9 @@ fn describe(path: &Path) -> io::Result<Description> {
     let text = text_of(path)?;
     let unreadable = |error: serde_json::Error| damaged(format!("its description is damaged: {error}"));
     let Version { format } = serde_json::from_slice(&text).map_err(unreadable)?;
-    if format != FORMAT {
+    if format != DESCRIPTION_FORMAT {
         return Err(damaged(format!(
-            "its format is {format}, and this server reads {FORMAT}"
+            "its format is {format}, and this server reads {DESCRIPTION_FORMAT}"
         )));
     }
     let description: Description = serde_json::from_slice(&text).map_err(unreadable)?;
@@ -371,7 +374,7 @@ fn data_of(path: &Path) -> Option<String> {
 }
 
 fn is_data(name: &str) -> bool {
-    name.starts_with(DATA) && !name.contains(['/', '\\'])
+    name.starts_with(DATA_PREFIX) && !name.contains(['/', '\\'])
 }
 
 fn text_of(path: &Path) -> io::Result<Vec<u8>> {
@@ -433,7 +436,7 @@ fn lock(folder: PathBuf) -> io::Result<Option<Lock>> {
         .create(true)
         .write(true)
         .truncate(false)
-        .open(folder.join(LOCK))?;
+        .open(folder.join(LOCK_NAME))?;
     match file.try_lock() {
         Ok(()) => Ok(Some(Lock { folder, _file: file })),
         Err(TryLockError::WouldBlock) => Ok(None),
@@ -456,7 +459,7 @@ fn remove_unnamed(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name().into_string().unwrap_or_default();
-        if !name.starts_with(DATA) || named.contains(&name) {
+        if !name.starts_with(DATA_PREFIX) || named.contains(&name) {
             continue;
         }
         if entry.file_type()?.is_dir() {
@@ -491,9 +494,9 @@ fn size_of(folder: &Path) -> io::Result<u64> {
 
 fn write_data(folder: &Path, image: &StateImage) -> io::Result<()> {
     make_private(folder)?;
-    copy(&image.files, &folder.join(FILES))?;
+    copy(&image.files, &folder.join(FILES_NAME))?;
     if let Some(memory) = &image.memory {
-        copy(memory, &folder.join(MEMORY))?;
+        copy(memory, &folder.join(MEMORY_NAME))?;
     }
     sync(folder)
 }

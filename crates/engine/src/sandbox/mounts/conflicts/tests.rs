@@ -1,6 +1,6 @@
 use super::*;
 
-const BEGAN: i128 = 1_000_000_000_000;
+const BEGAN_NS: i128 = 1_000_000_000_000;
 
 fn inside(kind: MountEntryKind) -> MountEntry {
     MountEntry {
@@ -50,7 +50,7 @@ fn host(entry: Option<HostStatus>) -> HostFacts {
 
 /// Returns whether a change is applied without a conflict, and the conflict.
 fn conflict_of(change: &MountChange, host: &HostFacts) -> Option<String> {
-    match decide("a", change, host, BEGAN) {
+    match decide("a", change, host, BEGAN_NS) {
         Decision::Apply { conflict, .. } => conflict,
         other => panic!("{other:?}"),
     }
@@ -61,10 +61,10 @@ fn a_host_file_from_before_the_sandbox_is_replaced_and_a_later_one_is_a_conflict
     use MountEntryKind::File;
     let modified = change(Some(File), Some(File));
     assert_eq!(conflict_of(&modified, &host(Some(on_host(HostKind::File, 5)))), None);
-    let later = host(Some(on_host(HostKind::File, BEGAN + 1)));
+    let later = host(Some(on_host(HostKind::File, BEGAN_NS + 1)));
     assert!(conflict_of(&modified, &later).unwrap().contains("has changed"));
     // Within one tick of the clock the order is unknown.
-    let same_tick = host(Some(on_host(HostKind::File, BEGAN - 1)));
+    let same_tick = host(Some(on_host(HostKind::File, BEGAN_NS - 1)));
     assert!(conflict_of(&modified, &same_tick).is_some());
     assert!(conflict_of(&modified, &host(None)).unwrap().contains("vanished"));
     let link = host(Some(on_host(HostKind::Link, 5)));
@@ -76,9 +76,9 @@ fn a_host_file_from_before_the_sandbox_is_replaced_and_a_later_one_is_a_conflict
 fn times_in_whole_seconds_are_not_exact() {
     let modified = change(Some(MountEntryKind::File), Some(MountEntryKind::File));
     let on = |changed_ns| host(Some(on_host(HostKind::File, changed_ns)));
-    assert!(conflict_of(&modified, &on(BEGAN - 1_000_000_000)).is_some());
-    assert_eq!(conflict_of(&modified, &on(BEGAN - 1_000_000_001)), None);
-    assert_eq!(conflict_of(&modified, &on(BEGAN - 3_000_000_000)), None);
+    assert!(conflict_of(&modified, &on(BEGAN_NS - 1_000_000_000)).is_some());
+    assert_eq!(conflict_of(&modified, &on(BEGAN_NS - 1_000_000_001)), None);
+    assert_eq!(conflict_of(&modified, &on(BEGAN_NS - 3_000_000_000)), None);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_moved_folder_is_a_conflict_for_what_is_in_it() {
 fn a_host_folder_that_the_sandbox_has_made_again_is_removed_only_as_it_was() {
     let gone = change(None, Some(MountEntryKind::File));
     let mut facts = host(Some(on_host(HostKind::File, 5)));
-    facts.changed_folders = vec![("src".to_owned(), on_host(HostKind::Folder, BEGAN + 5))];
+    facts.changed_folders = vec![("src".to_owned(), on_host(HostKind::Folder, BEGAN_NS + 5))];
     assert!(conflict_of(&gone, &facts).unwrap().contains("its folder src"));
     facts.left_by_commit = true;
     assert_eq!(conflict_of(&gone, &facts), None);
@@ -120,7 +120,7 @@ fn a_copied_file_whose_original_vanished_is_a_conflict() {
     created.copied = true;
     assert_eq!(conflict_of(&created, &host(None)), None);
     let mut facts = host(None);
-    facts.parent_modified_ns = Some(BEGAN + 5);
+    facts.parent_modified_ns = Some(BEGAN_NS + 5);
     assert!(conflict_of(&created, &facts).unwrap().contains("vanished"));
     // The sandbox has removed a file, perhaps by moving it here.
     facts.may_have_moved = true;
@@ -135,7 +135,7 @@ fn a_copied_file_whose_original_vanished_is_a_conflict() {
 #[test]
 fn a_folder_that_changed_on_the_host_is_not_removed() {
     use MountEntryKind::Folder;
-    let (old, later) = (on_host(HostKind::Folder, 5), on_host(HostKind::Folder, BEGAN + 5));
+    let (old, later) = (on_host(HostKind::Folder, 5), on_host(HostKind::Folder, BEGAN_NS + 5));
     let gone = change(None, Some(Folder));
     assert_eq!(conflict_of(&gone, &host(Some(old))), None);
     let mut facts = host(Some(later));
@@ -146,7 +146,7 @@ fn a_folder_that_changed_on_the_host_is_not_removed() {
 
 #[test]
 fn what_an_earlier_commit_wrote_is_no_conflict() {
-    let written = on_host(HostKind::File, BEGAN + 100);
+    let written = on_host(HostKind::File, BEGAN_NS + 100);
     let modified = change(Some(MountEntryKind::File), Some(MountEntryKind::File));
     let mut facts = host(Some(written));
     assert!(conflict_of(&modified, &facts).is_some());
@@ -159,21 +159,21 @@ fn what_an_earlier_commit_wrote_is_no_conflict() {
 #[test]
 fn what_the_host_has_already_is_unchanged() {
     let gone = change(None, Some(MountEntryKind::File));
-    assert_eq!(decide("a", &gone, &host(None), BEGAN), Decision::Unchanged);
+    assert_eq!(decide("a", &gone, &host(None), BEGAN_NS), Decision::Unchanged);
     let folder = change(Some(MountEntryKind::Folder), None);
-    let there = host(Some(on_host(HostKind::Folder, BEGAN + 1)));
-    assert_eq!(decide("a", &folder, &there, BEGAN), Decision::Unchanged);
-    let mut link = on_host(HostKind::Link, BEGAN + 1);
+    let there = host(Some(on_host(HostKind::Folder, BEGAN_NS + 1)));
+    assert_eq!(decide("a", &folder, &there, BEGAN_NS), Decision::Unchanged);
+    let mut link = on_host(HostKind::Link, BEGAN_NS + 1);
     link.target = Some(b"target".to_vec());
     let same = change(Some(MountEntryKind::Link), None);
-    assert_eq!(decide("a", &same, &host(Some(link)), BEGAN), Decision::Unchanged);
+    assert_eq!(decide("a", &same, &host(Some(link)), BEGAN_NS), Decision::Unchanged);
 }
 
 #[test]
 fn special_files_and_set_id_programs_are_refused() {
     use MountEntryKind::{Device, Fifo, File, Socket};
     for kind in [Fifo, Socket, Device] {
-        let decision = decide("a", &change(Some(kind), None), &host(None), BEGAN);
+        let decision = decide("a", &change(Some(kind), None), &host(None), BEGAN_NS);
         assert!(
             matches!(
                 decision,
@@ -187,7 +187,7 @@ fn special_files_and_set_id_programs_are_refused() {
     }
     let mut program = on_host(HostKind::File, 5);
     program.mode = 0o4755;
-    let decision = decide("a", &change(Some(File), Some(File)), &host(Some(program)), BEGAN);
+    let decision = decide("a", &change(Some(File), Some(File)), &host(Some(program)), BEGAN_NS);
     assert!(matches!(
         decision,
         Decision::Refused(Refusal {
@@ -197,7 +197,7 @@ fn special_files_and_set_id_programs_are_refused() {
     ));
     let mut escaped = change(Some(File), None);
     escaped.escaped = true;
-    let decision = decide("a", &escaped, &host(None), BEGAN);
+    let decision = decide("a", &escaped, &host(None), BEGAN_NS);
     assert!(matches!(
         decision,
         Decision::Refused(Refusal {
@@ -211,13 +211,13 @@ fn special_files_and_set_id_programs_are_refused() {
 fn a_new_entry_never_gets_set_id_bits_or_rights_for_others_to_write() {
     let mut created = change(Some(MountEntryKind::File), None);
     created.now.as_mut().unwrap().mode = 0o6777;
-    let Decision::Apply { work, .. } = decide("a", &created, &host(None), BEGAN) else {
+    let Decision::Apply { work, .. } = decide("a", &created, &host(None), BEGAN_NS) else {
         panic!("not applied");
     };
     assert!(matches!(work, Work::Make(Make::File { mode: 0o755, .. })), "{work:?}");
     let mut folder = change(Some(MountEntryKind::Folder), None);
     folder.now.as_mut().unwrap().mode = 0;
-    let Decision::Apply { work, .. } = decide("a", &folder, &host(None), BEGAN) else {
+    let Decision::Apply { work, .. } = decide("a", &folder, &host(None), BEGAN_NS) else {
         panic!("not applied");
     };
     assert_eq!(work, Work::Make(Make::Folder { mode: 0o700 }));
@@ -243,7 +243,7 @@ fn only_links_that_stay_below_the_folder_are_applied() {
     let link = change(Some(MountEntryKind::Link), None);
     let mut facts = host(None);
     facts.link_leads_out = true;
-    let decision = decide("a", &link, &facts, BEGAN);
+    let decision = decide("a", &link, &facts, BEGAN_NS);
     assert!(matches!(
         decision,
         Decision::Refused(Refusal {
@@ -263,13 +263,13 @@ fn a_folder_never_makes_way_for_a_file_nor_the_other_way_round() {
         (Folder, HostKind::Link),
     ] {
         let facts = host(Some(on_host(entry, 5)));
-        let decision = decide("a", &change(Some(now), Some(File)), &facts, BEGAN);
+        let decision = decide("a", &change(Some(now), Some(File)), &facts, BEGAN_NS);
         assert_eq!(decision, Decision::Refused(type_changes()), "{now:?}");
     }
     // A file and a link replace one another at once.
     for (now, entry) in [(File, HostKind::Link), (Link, HostKind::File)] {
         let facts = host(Some(on_host(entry, 5)));
-        let decision = decide("a", &change(Some(now), Some(Link)), &facts, BEGAN);
+        let decision = decide("a", &change(Some(now), Some(Link)), &facts, BEGAN_NS);
         assert!(matches!(decision, Decision::Apply { .. }), "{decision:?}");
     }
 }

@@ -35,7 +35,7 @@ fn owner(name: &str) -> Principal {
     Principal(Arc::from(name))
 }
 
-const BOUNDS: StoreBounds = StoreBounds {
+const STORE_BOUNDS: StoreBounds = StoreBounds {
     states: 2,
     bytes: 1 << 30,
 };
@@ -65,7 +65,7 @@ fn a_state_is_written_read_replaced_and_removed() {
             sandbox_id: text.to_owned(),
             ..Description::of(&image)
         };
-        write(&store, &mine, "one", description, &image, BOUNDS).unwrap();
+        write(&store, &mine, "one", description, &image, STORE_BOUNDS).unwrap();
         let (read, opened) = store.read(&mine, "one", false).unwrap().unwrap();
         assert_eq!(read.sandbox_id, text);
         assert_eq!(contents(&opened.files), bytes);
@@ -101,11 +101,14 @@ fn the_states_of_an_owner_are_bounded() {
         self::write(&store, owner, name, Description::of(&image), &image, bounds)
     };
     let mine = owner("a");
-    write(&mine, "one", BOUNDS).unwrap();
-    write(&mine, "two", BOUNDS).unwrap();
-    assert!(matches!(write(&mine, "three", BOUNDS), Err(WriteError::TooMany(2))));
-    write(&mine, "two", BOUNDS).unwrap();
-    write(&owner("b"), "three", BOUNDS).unwrap();
+    write(&mine, "one", STORE_BOUNDS).unwrap();
+    write(&mine, "two", STORE_BOUNDS).unwrap();
+    assert!(matches!(
+        write(&mine, "three", STORE_BOUNDS),
+        Err(WriteError::TooMany(2))
+    ));
+    write(&mine, "two", STORE_BOUNDS).unwrap();
+    write(&owner("b"), "three", STORE_BOUNDS).unwrap();
     let small = StoreBounds { states: 9, bytes: 50 };
     let refused = write(&mine, "three", small).unwrap_err();
     assert!(
@@ -115,7 +118,10 @@ fn the_states_of_an_owner_are_bounded() {
     // One that cannot be read counts, too.
     fs::remove_file(place(&store.of(&mine), "one")).unwrap();
     fs::write(place(&store.of(&mine), "one"), "{}").unwrap();
-    assert!(matches!(write(&mine, "three", BOUNDS), Err(WriteError::TooMany(2))));
+    assert!(matches!(
+        write(&mine, "three", STORE_BOUNDS),
+        Err(WriteError::TooMany(2))
+    ));
     assert!(matches!(
         write(&mine, "three", small),
         Err(WriteError::TooLarge { free: 10, .. })
@@ -125,7 +131,7 @@ fn the_states_of_an_owner_are_bounded() {
         env: BTreeMap::from([("A".to_owned(), "x".repeat(9 << 20))]),
         ..Description::of(&image)
     };
-    assert!(self::write(&store, &owner("c"), "one", huge, &image, BOUNDS).is_err());
+    assert!(self::write(&store, &owner("c"), "one", huge, &image, STORE_BOUNDS).is_err());
     assert_eq!(folders(&store, &owner("c")), 0);
 }
 
@@ -135,12 +141,12 @@ fn what_a_killed_writer_has_left_is_removed() {
     let store = Store::new(folder.path().join("saved"));
     let image = image(folder.path(), b"0123456789");
     let mine = owner("a");
-    write(&store, &mine, "one", Description::of(&image), &image, BOUNDS).unwrap();
+    write(&store, &mine, "one", Description::of(&image), &image, STORE_BOUNDS).unwrap();
     let left = store.of(&mine).join(".data-1");
     fs::create_dir(&left).unwrap();
     fs::write(left.join("files"), "half").unwrap();
     fs::write(store.of(&mine).join(".data-1.json"), "{").unwrap();
-    write(&store, &mine, "two", Description::of(&image), &image, BOUNDS).unwrap();
+    write(&store, &mine, "two", Description::of(&image), &image, STORE_BOUNDS).unwrap();
     assert_eq!(folders(&store, &mine), 2);
     assert!(!store.of(&mine).join(".data-1.json").exists());
     let names: Vec<String> = store.list(&mine).unwrap().into_iter().map(|(name, _)| name).collect();
@@ -159,7 +165,7 @@ fn a_reader_finds_one_whole_state_while_it_is_replaced() {
             sandbox_id: text,
             ..Description::of(&image)
         };
-        self::write(&store, &mine, "one", description, &image, BOUNDS).unwrap();
+        self::write(&store, &mine, "one", description, &image, STORE_BOUNDS).unwrap();
     };
     write(0);
     std::thread::scope(|scope| {
@@ -187,9 +193,9 @@ fn a_damaged_state_is_an_error() {
     let store = Store::new(folder.path().join("saved"));
     let image = image(folder.path(), b"0123456789");
     let mine = owner("a");
-    write(&store, &mine, "one", Description::of(&image), &image, BOUNDS).unwrap();
+    write(&store, &mine, "one", Description::of(&image), &image, STORE_BOUNDS).unwrap();
     let description = store.list(&mine).unwrap().pop().unwrap().1.unwrap();
-    let memory = store.of(&mine).join(description.data).join(MEMORY);
+    let memory = store.of(&mine).join(description.data).join(MEMORY_NAME);
     fs::remove_file(&memory).unwrap();
     fs::write(&memory, "short").unwrap();
     let error = store.read(&mine, "one", false).unwrap_err();
@@ -211,7 +217,7 @@ fn states_are_dropped_and_replaced_next_to_damaged_ones() {
     let store = Store::new(folder.path().join("saved"));
     let image = image(folder.path(), b"0123456789");
     let mine = owner("a");
-    let keep = |name: &str| write(&store, &mine, name, Description::of(&image), &image, BOUNDS).unwrap();
+    let keep = |name: &str| write(&store, &mine, name, Description::of(&image), &image, STORE_BOUNDS).unwrap();
     keep("one");
     keep("two");
     let damage = |text: &str| {
