@@ -193,7 +193,7 @@ fn as_ordinary_user(binary: &Path, filters: &[String], tally: &mut Tally) -> Res
     command
         .args(filters)
         .arg("--color=never")
-        .env(THREADS_VARIABLE, "2")
+        .env(THREADS_VARIABLE, "4")
         .args(SAME_FOR_EVERYBODY.iter().flat_map(|tests| ["--skip", tests]))
         .env(BINARY_VARIABLE, stage.binary())
         .env(SKIPS_VARIABLE, &skips)
