@@ -4,6 +4,7 @@
 //! reported as skipped. With `SANDCELL_TEST_REQUIRE=1` (CI) it fails instead.
 #![forbid(unsafe_code)]
 
+mod alone;
 mod arch;
 mod audit;
 mod check;

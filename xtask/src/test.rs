@@ -1,12 +1,14 @@
 //! `cargo xtask test | soak | bench`: builds the real binary once and puts it under test.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail};
 
+use crate::alone;
 use crate::command::{cargo, must, nothing_may_be_skipped, output, root, watched, works};
 use crate::ordinary_user::{self, Stage};
 use crate::tally::Tally;
@@ -22,22 +24,30 @@ const SKIPS_VARIABLE: &str = "SANDCELL_TEST_SKIPS";
 const MACHINE_VARIABLE: &str = "SANDCELL_TEST_VM";
 
 /// Tests that do not depend on the server's user, and take minutes: Python in a notebook, messages to waiting clients, the
-/// treatment of output, access over HTTP, bad HTTP requests, the page, E2B's clients and pulled images.
-const SAME_FOR_EVERYBODY: [&str; 14] = [
-    "notebooks::",
-    "notifications::",
-    "output::",
+/// treatment of output, npm packages, tools of the host, access over HTTP, its callers, REST, bad HTTP requests, the page,
+/// E2B's service and clients, Docker beyond the contract of back ends, and pulled images.
+const SAME_FOR_EVERYBODY: [&str; 21] = [
+    "docker::",
+    "docker_images::",
+    "e2b::",
+    "host_tools::",
     "http::accessibility::",
     "http::attacks::",
     "http::browser::",
     "http::e2b_server::",
     "http::forward::",
     "http::oauth::",
+    "http::owners::",
     "http::page_approvals::",
     "http::page_work::",
     "http::pressure::",
+    "http::rest::",
     "inspector::",
-    "docker_images::",
+    "notebooks::",
+    "notifications::",
+    "npm::",
+    "output::",
+    "own_output::",
 ];
 
 /// End-to-end tests that depend on the cgroup version: zygote workers that enter a sandbox, are confined there,
@@ -137,8 +147,16 @@ fn everything(binary: &Path, skips: &Path, filters: &[String], tally: &mut Tally
         command
     };
     let nextest = works(cargo().args(["nextest", "--version"]));
+    let settings = tempfile::Builder::new().suffix(".toml").tempfile()?;
     let mut command = match nextest {
-        true => tests(&["nextest", "run", "--no-tests=pass"]),
+        true => {
+            std::fs::write(&settings, alone::nextest_settings(&alone::names()?))?;
+            let mut command = tests(&["nextest", "run", "--no-tests=pass"]);
+            let mut tool = OsString::from("sandcell:");
+            tool.push(settings.path());
+            command.arg("--tool-config-file").arg(tool);
+            command
+        }
         false => tests(&["test"]),
     };
     if !nextest {
@@ -189,21 +207,37 @@ fn as_ordinary_user(binary: &Path, filters: &[String], tally: &mut Tally) -> Res
     let tests = end_to_end()?;
     let stage = Stage::new(binary, &tests)?;
     let skips = stage.home().join("skips");
-    let mut command = stage.command();
-    command
-        .args(filters)
-        .arg("--color=never")
-        .env(THREADS_VARIABLE, "4")
-        .args(SAME_FOR_EVERYBODY.iter().flat_map(|tests| ["--skip", tests]))
-        .env(BINARY_VARIABLE, stage.binary())
-        .env(SKIPS_VARIABLE, &skips)
-        .env("INSTA_UPDATE", "no")
-        .env("INSTA_WORKSPACE_ROOT", stage.root());
-    let mut good = watched(&mut command, |line| tally.see(line))?;
+    let these = |names: &[String], threads: &str| {
+        let mut command = stage.command();
+        command
+            .args(["--color=never", "--exact"])
+            .args(names)
+            .env(THREADS_VARIABLE, threads)
+            .env(BINARY_VARIABLE, stage.binary())
+            .env(SKIPS_VARIABLE, &skips)
+            .env("INSTA_UPDATE", "no")
+            .env("INSTA_WORKSPACE_ROOT", stage.root());
+        command
+    };
+    let list = output(Command::new(&tests).arg("--list"))?;
+    let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    let wanted = |name: &&str| {
+        !SAME_FOR_EVERYBODY.iter().any(|same| name.starts_with(same))
+            && (filters.is_empty() || filters.iter().any(|filter| name.contains(filter)))
+    };
+    let alone = alone::names()?;
+    let (alone, beside): (Vec<_>, Vec<_>) = names
+        .filter(wanted)
+        .map(str::to_owned)
+        .partition(|name| alone.contains(name));
+    let mut good = true;
+    for (names, threads) in [(beside, "4"), (alone, "1")] {
+        // Without names it would run all.
+        good &= names.is_empty() || watched(&mut these(&names, threads), |line| tally.see(line))?;
+    }
     if !good {
         let again = tally.take_second_chances();
-        command.arg("--exact").args(&again).env(THREADS_VARIABLE, "1");
-        good = passes_again(&mut command, again, " (ordinary user)", tally)?;
+        good = passes_again(&mut these(&again, "1"), again, " (ordinary user)", tally)?;
     }
     tally.skip(" (ordinary user)", &std::fs::read_to_string(&skips).unwrap_or_default());
     Ok(good)
