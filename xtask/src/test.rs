@@ -226,14 +226,14 @@ fn as_ordinary_user(binary: &Path, filters: &[String], tally: &mut Tally) -> Res
             && (filters.is_empty() || filters.iter().any(|filter| name.contains(filter)))
     };
     let alone = alone::names()?;
-    let (alone, beside): (Vec<_>, Vec<_>) = names
+    let (one_by_one, at_once): (Vec<_>, Vec<_>) = names
         .filter(wanted)
         .map(str::to_owned)
         .partition(|name| alone.contains(name));
     let mut good = true;
-    for (names, threads) in [(beside, "4"), (alone, "1")] {
-        // Without names it would run all.
-        good &= names.is_empty() || watched(&mut these(&names, threads), |line| tally.see(line))?;
+    for (chosen, threads) in [(at_once, "4"), (one_by_one, "1")] {
+        // Without a name the program would run all of its tests.
+        good &= chosen.is_empty() || watched(&mut these(&chosen, threads), |line| tally.see(line))?;
     }
     if !good {
         let again = tally.take_second_chances();

@@ -133,7 +133,7 @@ fn idle_sandboxes_are_evicted_for_requested_ones() {
     let _turn = begin!(alone);
     let place = TestDir::with_settings(&format!("{MANY_SANDBOXES}[pool]\nparked = 6\n"));
     let server = Client::start(&mut with_files(128, &place.command(&["serve"])));
-    // These sandboxes have limits of their own, so no idle sandbox fits.
+    // Idle sandboxes have the default memory limit, so none of them fits.
     let make = || server.call("create_sandbox", json!({"memory_mb": 300}));
     let mut made = 0;
     while !make().is_error() {

@@ -2,11 +2,43 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use sandcell_e2e::begin;
 use sandcell_e2e::client::Client;
 use sandcell_e2e::test_dir::TestDir;
+use sandcell_e2e::{begin, machine};
 
 const MANY_SANDBOXES: &str = "[limits]\nsandboxes_per_caller = 128\nsandboxes = 128\n";
+
+#[test]
+fn each_of_sixty_sandboxes_has_its_own_variables_though_idle_interpreters_are_killed() {
+    let _turn = begin!();
+    let place = TestDir::with_settings(&format!("{MANY_SANDBOXES}[pool]\nparked = 8\n"));
+    let server = Client::start(&mut place.command(&["serve"]));
+    server.call("execute_code", json!({"code": "1"}));
+    let creations: Vec<_> = (0..60)
+        .map(|number| server.begin_call("create_sandbox", json!({"env": {"NUMBER": number.to_string()}})))
+        .collect();
+    for _ in 0..20 {
+        for process in machine::descendants(server.pid()) {
+            if process.name.starts_with("python") && process.lives() {
+                machine::kill(process.pid);
+            }
+        }
+    }
+    let ids: Vec<Value> = creations
+        .into_iter()
+        .map(|creation| {
+            let made = creation.answer();
+            assert!(!made.is_error(), "{made:?}\n{}", server.log());
+            made.data()["sandbox_id"].clone()
+        })
+        .collect();
+    for (number, id) in ids.iter().enumerate() {
+        let code =
+            "import os, subprocess\nprint(os.environ['NUMBER'], subprocess.check_output(['printenv', 'NUMBER']))";
+        let answer = server.call("execute_code", json!({"code": code, "sandbox_id": id}));
+        assert_eq!(answer.output().trim(), format!("{number} b'{number}\\n'"), "{answer:?}");
+    }
+}
 
 #[test]
 fn a_hundred_sandboxes_at_once_never_mix_their_output() {

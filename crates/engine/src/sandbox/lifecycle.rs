@@ -19,7 +19,7 @@ use crate::sandbox::checkpoints::BranchSource;
 use crate::sandbox::expiry::NotifiedState;
 use crate::sandbox::fallback::{absent_before, combine_failures, is_unsupported};
 use crate::sandbox::packages::{BasePackages, attach_packages, folders};
-use crate::sandbox::pool::{self, IdleSandbox, added_env};
+use crate::sandbox::pool::{self, IdleSandbox};
 use crate::sandbox::sandboxes::Sandboxes;
 use crate::sandbox::session::{LiveSession, SessionSlot};
 use crate::sandbox::state::{Record, Terminated, TerminationReason};
@@ -201,8 +201,7 @@ async fn take_idle(sandboxes: &Sandboxes, record: &Record, plan: &Plan) -> Optio
     }
     let ordinary = sandboxes.plain_plan(sandboxes.config().limits.clone());
     let first = ordinary.backends.first().map(|backend| backend.name());
-    let mut idle = sandboxes.pool.take(plan, &ordinary.spec, first)?;
-    let env = added_env(&plan.spec, &ordinary.spec)?;
+    let (mut idle, env) = sandboxes.pool.take(plan, &ordinary.spec, first)?;
     if !env.is_empty() {
         match add_env(&mut idle, &env).await {
             Ok(true) => {}

@@ -191,16 +191,22 @@ impl Pool {
     }
 
     /// Takes an idle sandbox for this plan, if there is one and the plan has no special requirements except environment
-    /// variables ([`added_env`]).
-    pub(crate) fn take(&self, plan: &Plan, ordinary: &SandboxSpec, first: Option<&str>) -> Option<IdleSandbox> {
+    /// variables. Returns the sandbox, and the variables that it does not have yet.
+    pub(crate) fn take(
+        &self,
+        plan: &Plan,
+        ordinary: &SandboxSpec,
+        first: Option<&str>,
+    ) -> Option<(IdleSandbox, BTreeMap<String, String>)> {
         let named = plan.backends.first().map(|backend| backend.name());
         let none_wait = {
             let state = lock(&self.state);
             bounds(state.fixed, state.memory, MIN_SANDBOX_BYTES).1 == 0
         };
-        if none_wait || added_env(&plan.spec, ordinary).is_none() || named != first {
+        if none_wait || named != first {
             return None;
         }
+        let added = added_env(&plan.spec, ordinary)?;
         loop {
             let idle = {
                 let mut state = lock(&self.state);
@@ -227,7 +233,7 @@ impl Pool {
             let lives = idle.sandbox.ended().now_or_never().is_none();
             let waits = idle.session.as_ref().is_none_or(|(_, session)| session.is_untouched());
             if idle.limits == plan.spec.limits && lives && waits {
-                return Some(idle);
+                return Some((idle, added));
             }
             tokio::spawn(end(idle));
         }
@@ -410,17 +416,23 @@ impl Pool {
 
 /// Returns the environment variables by which a sandbox differs from an ordinary one. None if it differs by more. The
 /// hosts that it reaches are variables and a port, which is opened when it has its caller.
-pub(crate) fn added_env(wanted: &SandboxSpec, ordinary: &SandboxSpec) -> Option<BTreeMap<String, String>> {
-    let equal = SandboxSpec {
-        env: ordinary.env.clone(),
-        network: ordinary.network.clone(),
-        ..wanted.clone()
-    };
+fn added_env(wanted: &SandboxSpec, ordinary: &SandboxSpec) -> Option<BTreeMap<String, String>> {
+    let SandboxSpec {
+        limits,
+        network: _,
+        env: _,
+        image,
+        caller,
+        ahead,
+        entered_by,
+    } = wanted;
+    let equal = (limits, image, caller) == (&ordinary.limits, &ordinary.image, &ordinary.caller)
+        && (ahead, entered_by) == (&ordinary.ahead, &ordinary.entered_by);
     let keeps_all = ordinary
         .env
         .iter()
         .all(|(name, value)| wanted.env.get(name) == Some(value));
-    if equal != *ordinary || !keeps_all {
+    if !equal || !keeps_all {
         return None;
     }
     let added = wanted.env.iter().filter(|(name, _)| !ordinary.env.contains_key(*name));
