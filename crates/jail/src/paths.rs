@@ -34,14 +34,15 @@ pub const NEW_ROOT: &str = "/new";
 pub const ETC_STUB: &str = "/new/etc";
 /// The mount point of a sandbox's private files during assembly.
 pub const PRIVATE_FILES: &str = "/own";
-/// An empty folder that is private to the sandbox, to cover folders: locks and watches on it stay inside.
-pub const OWN_NOTHING: &str = "/own/none";
-/// An empty file that is private to the sandbox, to cover files.
-pub const OWN_NO_FILE: &str = "/own/nofile";
-/// The files that describe the machine to the sandbox.
-pub const OWN_MACHINE: &str = "/own/machine";
-/// A private boot id. The machine's would reveal that two sandboxes share a machine.
-pub const OWN_BOOT_ID: &str = "/own/boot";
+/// The top layer of a sandbox's root, which only that sandbox has: the files of /sys, and those that cover files of
+/// /proc. They are in the root's folder `proc`, which the mount of /proc hides.
+pub const TOP_LAYER: &str = "/own/root";
+/// The folder with the files that cover others. It is read-only, and locks and watches on these files stay inside.
+pub const COVERS: &str = "/new/proc";
+/// The empty folder in [`COVERS`].
+pub const NO_FOLDER: &str = "none";
+/// The empty file in [`COVERS`].
+pub const NO_FILE: &str = "nofile";
 /// Copies of files that are mounted on single files of the host.
 pub const OWN_FILES: &str = "/own/files";
 /// The parent of package layers inside a sandbox.

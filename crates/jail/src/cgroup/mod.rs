@@ -67,7 +67,7 @@ pub struct Group {
     /// The sandbox's private files. Their memory counts as disk.
     private_files: Option<PrivateFiles>,
     /// The open counter of processor time. It is read often while the sandbox works, and opening it is most of the
-    /// cost. An idle sandbox holds no descriptor for it.
+    /// cost. An idle sandbox holds no descriptor for it if the launcher has few.
     processor: RefCell<Option<File>>,
     /// The limits that are set.
     limited: Option<Request>,

@@ -28,6 +28,8 @@ pub struct Host {
     /// True if the server has root's id and cannot give sandboxes different ids. Files of undumpable processes in /proc
     /// belong to root, so the first process's would be open to the code.
     pub first_is_reached: bool,
+    /// True if first processes inherit a filter from the fork server.
+    pub first_is_filtered: bool,
     /// Without namespaces: the host's readable files, by host path.
     pub readable: Vec<String>,
     /// The machine. Each sandbox sees its share of it.

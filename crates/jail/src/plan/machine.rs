@@ -9,8 +9,9 @@
 
 use crate::paths;
 
-/// The folders of a sandbox's /sys, parents first.
-pub(crate) const SYS_FOLDERS: [&str; 8] = [
+/// The folders of a sandbox's own files, parents first.
+pub(crate) const FOLDERS: [&str; 9] = [
+    "proc",
     "sys",
     "sys/devices",
     "sys/devices/system",
@@ -53,7 +54,7 @@ impl Machine {
         }
     }
 
-    /// Returns the files of a sandbox with these limits: names below /proc or /sys, and contents.
+    /// Returns the files of a sandbox with these limits: names, and contents.
     pub(crate) fn files(&self, memory: u64, cpu_milli: u32) -> Vec<(&'static str, String)> {
         let count = cpu_milli.div_ceil(1000).clamp(1, self.processors.max(1));
         let numbers = match count {
@@ -62,9 +63,9 @@ impl Machine {
         };
         let quota = u64::from(cpu_milli) * PERIOD_US / 1000;
         vec![
-            ("cpuinfo", self.cpuinfo(count)),
-            ("meminfo", meminfo(memory)),
-            ("stat", self.stat(count)),
+            ("proc/cpuinfo", self.cpuinfo(count)),
+            ("proc/meminfo", meminfo(memory)),
+            ("proc/stat", self.stat(count)),
             ("sys/devices/system/cpu/online", numbers.clone()),
             ("sys/devices/system/cpu/possible", numbers.clone()),
             ("sys/devices/system/cpu/present", numbers),
@@ -179,8 +180,8 @@ mod tests {
                     format!("0-{}\n", count - 1)
                 }
             );
-            assert_eq!(file(&files, "cpuinfo").matches("processor\t: ").count(), count);
-            assert_eq!(file(&files, "stat").matches("\ncpu").count(), count);
+            assert_eq!(file(&files, "proc/cpuinfo").matches("processor\t: ").count(), count);
+            assert_eq!(file(&files, "proc/stat").matches("\ncpu").count(), count);
             assert_eq!(file(&files, "sys/fs/cgroup/cpu.max"), format!("{quota} 100000\n"));
         }
     }
@@ -188,17 +189,15 @@ mod tests {
     #[test]
     fn the_shown_memory_is_the_limit_and_each_file_has_its_folder() {
         let files = machine().files(300 << 20, 1000);
-        assert!(file(&files, "meminfo").starts_with("MemTotal:         307200 kB\nMemFree:          307200 kB\n"));
+        assert!(file(&files, "proc/meminfo").starts_with("MemTotal:         307200 kB\nMemFree:          307200 kB\n"));
         assert_eq!(
             file(&files, "sys/fs/cgroup/memory/memory.limit_in_bytes"),
             "314572800\n"
         );
         for (name, _) in &files {
-            let folder = name.rsplit_once('/').map(|(folder, _)| folder);
-            assert!(
-                folder.map_or(IN_PROC.contains(name), |folder| SYS_FOLDERS.contains(&folder)),
-                "{name}"
-            );
+            let (folder, file) = name.rsplit_once('/').unwrap();
+            assert!(FOLDERS.contains(&folder), "{name}");
+            assert_eq!(folder == "proc", IN_PROC.contains(&file), "{name}");
         }
     }
 }

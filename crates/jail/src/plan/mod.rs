@@ -14,7 +14,7 @@ use std::path::Path;
 pub use host::{Folder, Host, Inner, InnerView, Shows, Tree, View};
 pub use layers::Layer;
 pub use machine::Machine;
-pub(crate) use machine::{IN_PROC, SYS_FOLDERS};
+pub(crate) use machine::{FOLDERS, IN_PROC};
 
 use crate::masked_paths::MASKED_PATHS;
 use crate::paths;
@@ -31,23 +31,24 @@ pub enum Step {
     Identity { id: u32, drop_groups: bool },
     /// Makes the process die with the launcher.
     DieWithLauncher,
-    /// Mounts a read-only root with the mount points that were prepared for all sandboxes ([`skeleton`]), through a
-    /// separate overlay.
+    /// Mounts a read-only root: the sandbox's top layer above the mount points that were prepared for all sandboxes
+    /// ([`skeleton`]).
     Root,
-    /// Mounts an empty root in memory.
-    EmptyRoot,
+    /// Shows the sandbox's top layer at the place of the root, to make mount points in it.
+    TopLayer,
     /// Makes a folder below the new root.
     Folder { path: String },
     /// Makes a symbolic link below the new root.
     Link { path: String, target: String },
     /// Mounts a read-only tree of the host's files.
     Tree { view: View, path: String },
-    /// Mounts the tree of an image as the root, below the mount points made so far. They replace any entries of the
-    /// image at the same paths.
+    /// Mounts a read-only root: the sandbox's top layer above the tree of an image. Its mount points replace any entries
+    /// of the image at the same paths.
     ImageRoot,
     /// Hides a folder.
     Cover { path: String },
-    /// Mounts the private writable files: home, /tmp, /var/tmp and /dev/shm share one budget.
+    /// Mounts the private files, and makes the top layer of the root in them. Home, /tmp, /var/tmp and /dev/shm share
+    /// one budget.
     Work { bytes: u64, inodes: u64 },
     /// Mounts one folder of the private files at its path.
     WorkFolder {
@@ -76,7 +77,7 @@ pub enum Step {
     /// Mounts the device nodes, and a private pseudo terminal instance. If the launcher could not make nodes for each
     /// sandbox, only the folder of the nodes is private.
     Devices { own_folder: bool, zeros: Zeros },
-    /// Mounts a /proc of its PID namespace.
+    /// Mounts a /proc of its PID namespace. The working folder becomes the one with the files that cover others.
     Proc,
     /// Forbids user namespaces below this one.
     NoUserNamespaces,
@@ -86,9 +87,9 @@ pub enum Step {
     /// Limits the buffers of TCP sockets to the size of other sockets' buffers, so that the watchdog knows a socket's
     /// maximum memory.
     SocketBuffers,
-    /// Hides a file or folder of /proc, if there is one.
+    /// Covers a file or folder of /proc, if there is one: with the sandbox's own file of that name, else with nothing.
     MaskProc { name: &'static str },
-    /// Covers files of /proc and fills /sys with private files that show the processors and memory of the limits.
+    /// Writes the files of the top layer that show the processors and memory of the limits.
     Machine { files: Vec<(&'static str, String)> },
     /// Makes /proc/sys read-only.
     ReadOnlySysctl,
@@ -129,6 +130,8 @@ pub enum Step {
     NotDumpable,
     /// Installs the system-call filter.
     SystemCalls { memory_is_charged: bool },
+    /// Installs the rest of the system-call filter, on top of the fork server's.
+    RestOfSystemCalls { memory_is_charged: bool },
     /// Installs the system-call filter for sandboxes without namespaces.
     FewerSystemCalls { memory_is_charged: bool },
     /// Drops all capabilities except the one to enter namespaces, which survives exec.
@@ -226,7 +229,7 @@ impl Step {
         match self {
             Self::Identity { .. } => "take the inside identity".into(),
             Self::DieWithLauncher => "die with the launcher".into(),
-            Self::Root | Self::EmptyRoot => "make the root".into(),
+            Self::Root | Self::TopLayer => "make the root".into(),
             Self::Folder { path } => format!("make folder {path}"),
             Self::Link { path, .. } => format!("make link {path}"),
             Self::Tree { path, .. } => format!("mount {path}"),
@@ -260,9 +263,10 @@ impl Step {
             Self::OwnFolders { .. } => "make the private folders".into(),
             Self::HeldCapabilities => "drop capabilities".into(),
             Self::NotDumpable => "hide the agent's memory".into(),
-            Self::SystemCalls { .. } | Self::FewerSystemCalls { .. } | Self::SystemCallsOfZygote => {
-                "restrict system calls".into()
-            }
+            Self::SystemCalls { .. }
+            | Self::RestOfSystemCalls { .. }
+            | Self::FewerSystemCalls { .. }
+            | Self::SystemCallsOfZygote => "restrict system calls".into(),
             Self::OnlyEntering => "drop capabilities".into(),
         }
     }
@@ -272,8 +276,9 @@ impl Step {
     pub fn layer(&self) -> Option<&'static str> {
         match self {
             Self::Identity { .. } | Self::NoUserNamespaces | Self::Watches { .. } => Some("user_namespace"),
-            Self::Root
-            | Self::EmptyRoot
+            Self::Work { .. }
+            | Self::Root
+            | Self::TopLayer
             | Self::Tree { .. }
             | Self::ImageRoot
             | Self::Cover { .. }
@@ -293,14 +298,16 @@ impl Step {
             Self::NoNewPrivileges => Some("no_new_privileges"),
             Self::Landlock { .. } | Self::LandlockWithoutNamespaces(_) => Some("landlock"),
             Self::NotDumpable => Some("hidden_agent"),
-            Self::SystemCalls { .. } | Self::FewerSystemCalls { .. } | Self::SystemCallsOfZygote => Some("seccomp"),
+            Self::SystemCalls { .. }
+            | Self::RestOfSystemCalls { .. }
+            | Self::FewerSystemCalls { .. }
+            | Self::SystemCallsOfZygote => Some("seccomp"),
             Self::DieWithLauncher
             | Self::HostIdentity { .. }
             | Self::AdoptOrphans
             | Self::OwnFolders { .. }
             | Self::Folder { .. }
             | Self::Link { .. }
-            | Self::Work { .. }
             | Self::WorkFolder { .. } => None,
         }
     }
@@ -331,6 +338,9 @@ const MAX_INOTIFY_INSTANCES: u32 = 8;
 
 /// The number of files and folders that such a sandbox may watch. The usual limit of an owner is at least 8192.
 const MAX_INOTIFY_WATCHES: u32 = 1024;
+
+/// The inodes for the mount points of an image's root. They are folders among the private files.
+const MAX_IMAGE_MOUNT_POINTS: u64 = 64;
 
 /// Returns the steps of a new jail: the work of its first process, in order, directly after the clone into its
 /// namespaces.
@@ -364,9 +374,7 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
     }
     steps.push(Step::SocketBuffers);
     steps.extend(MASKED_PATHS.map(|name| Step::MaskProc { name }));
-    steps.push(Step::Machine {
-        files: host.machine.files(request.memory, request.cpu_milli),
-    });
+    steps.extend(IN_PROC.map(|name| Step::MaskProc { name }));
     steps.push(Step::ReadOnlySysctl);
     if host.first_is_reached {
         steps.push(Step::ReadOnlyFirst);
@@ -387,8 +395,11 @@ pub fn make(host: &Host, template: &Template, request: &Request) -> Vec<Step> {
         },
     ));
     steps.push(Step::NotDumpable);
-    steps.push(Step::SystemCalls {
-        memory_is_charged: host.memory_is_charged,
+    let memory_is_charged = host.memory_is_charged;
+    steps.push(if host.first_is_filtered {
+        Step::RestOfSystemCalls { memory_is_charged }
+    } else {
+        Step::SystemCalls { memory_is_charged }
     });
     steps
 }
@@ -493,25 +504,32 @@ fn is_private(path: &str) -> bool {
 }
 
 fn tree_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
+    let mount_points = match host.shows {
+        Shows::System => 0,
+        Shows::Image => MAX_IMAGE_MOUNT_POINTS,
+    };
+    steps.push(Step::Work {
+        bytes: request.disk,
+        inodes: request.inodes.saturating_add(mount_points),
+    });
+    steps.push(Step::Machine {
+        files: host.machine.files(request.memory, request.cpu_milli),
+    });
     match host.shows {
-        Shows::System => system_steps(host, request, steps),
-        Shows::Image => image_steps(host, request, steps),
+        Shows::System => system_steps(host, steps),
+        Shows::Image => image_steps(host, steps),
     }
 }
 
 /// Adds the root of an image. Its mount points are made first, since the image is read-only afterwards.
-fn image_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
+fn image_steps(host: &Host, steps: &mut Vec<Step>) {
     let folder = |path: &str| Step::Folder { path: path.to_owned() };
-    steps.push(Step::EmptyRoot);
+    steps.push(Step::TopLayer);
     steps.extend(["/proc", "/sys", "/dev", "/home/user", "/tmp", "/var/tmp"].map(folder));
     steps.extend((0..MAX_ATTACHMENTS).map(|number| folder(&format!("{}/{number}", paths::PACKAGE_LAYERS))));
     let outside = host.mounts.iter().filter(|mount| !is_private(&mount.tree.path));
     steps.extend(outside.map(|mount| folder(&mount.tree.path)));
     steps.push(Step::ImageRoot);
-    steps.push(Step::Work {
-        bytes: request.disk,
-        inodes: request.inodes,
-    });
     steps.extend(files_of_their_own(host));
     private_folders(steps);
     operators_folders(host, steps);
@@ -600,12 +618,8 @@ pub(crate) fn skeleton(host: &Host) -> Vec<Step> {
     steps
 }
 
-fn system_steps(host: &Host, request: &Request, steps: &mut Vec<Step>) {
+fn system_steps(host: &Host, steps: &mut Vec<Step>) {
     steps.push(Step::Root);
-    steps.push(Step::Work {
-        bytes: request.disk,
-        inodes: request.inodes,
-    });
     // A tree below a private folder (a virtual environment in /tmp) is mounted after that folder, which would hide it.
     steps.extend(files_of_their_own(host));
     let (late, early): (Vec<_>, Vec<_>) = host.trees.iter().partition(|tree| is_private(&tree.path));

@@ -206,3 +206,43 @@ fn the_private_layers_of_a_copy_on_write_folder_are_shown_and_no_other_folders()
     }
     assert!(!made.iter().any(|step| step.name().contains("cow0")));
 }
+
+/// The number of mount-related calls that a step makes.
+fn mount_calls(step: &Step) -> usize {
+    match step {
+        Step::Work { .. }
+        | Step::Root
+        | Step::TopLayer
+        | Step::ImageRoot
+        | Step::Tree { .. }
+        | Step::WorkFolder { .. }
+        | Step::Proc
+        | Step::MaskProc { .. } => 1,
+        Step::Devices { own_folder: false, .. } | Step::ReadOnlySysctl | Step::Pivot => 2,
+        Step::Folder { .. } | Step::Machine { .. } => 0,
+        step if step
+            .layer()
+            .is_some_and(|layer| layer.ends_with("root") || layer.ends_with("proc")) =>
+        {
+            panic!("{} makes an unknown number of calls", step.name())
+        }
+        _ => 0,
+    }
+}
+
+#[test]
+fn a_sandbox_takes_few_mount_calls_besides_the_covers_in_proc() {
+    for shows in [Shows::System, Shows::Image] {
+        let host = Host {
+            root: true,
+            trees: vec![tree("/l/0", "/usr")],
+            shows,
+            ..Host::default()
+        };
+        let steps = make(&host, &template(), &request());
+        let covers = |step: &&Step| matches!(step, Step::MaskProc { .. });
+        assert_eq!(steps.iter().filter(covers).count(), 45);
+        let others = steps.iter().filter(|step| !covers(step)).map(mount_calls);
+        assert_eq!(others.sum::<usize>(), 14, "{shows:?}");
+    }
+}

@@ -228,7 +228,10 @@ fn high(value: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seccomp::{SYSCALL_POLICY, filter, filter_of_worker, filter_of_zygote, policy};
+    use crate::seccomp::{
+        SYSCALL_POLICY, filter, filter_of_first_process, filter_of_fork_server, filter_of_worker, filter_of_zygote,
+        policy,
+    };
 
     /// Runs a filter as the kernel does.
     fn run(filter: &Filter, arch: u32, number: u32, args: [u64; 6]) -> u32 {
@@ -300,44 +303,51 @@ mod tests {
     ];
 
     #[test]
-    fn the_filters_of_zygote_and_worker_together_allow_exactly_the_policy() {
-        let zygotes = filter_of_zygote();
+    fn the_filters_of_a_process_and_its_maker_together_allow_exactly_the_policy() {
+        let (zygotes, fork_servers) = (filter_of_zygote(), filter_of_fork_server());
         for charged in [true, false] {
-            let (whole, own) = (filter(charged), filter_of_worker(charged));
-            let clone = [
-                0x0001_0000,
-                0x0001_8000,
-                0x0100_0011,
-                0x0001_0400,
-                0x3d_0f00,
-                0x8011,
-                0x120_8011,
-            ];
-            let check = |number: u32, args: [u64; 6]| {
-                let run = |filter| run(filter, AUDIT_ARCH, number, args);
-                // The kernel takes the strictest answer. Of equally strict ones it takes the newest filter's.
-                let both = match (run(&own), run(&zygotes)) {
-                    (RET_ALLOW, of_parent) => of_parent,
-                    (of_visitor, _) => of_visitor,
-                };
-                assert_eq!(both, run(whole), "call {number} {args:x?}, charged: {charged}");
+            check_both(charged, &zygotes, &filter_of_worker(charged));
+            check_both(charged, &fork_servers, filter_of_first_process(charged));
+        }
+        for filter in [&filter_of_worker(true), filter_of_first_process(true)] {
+            assert_eq!(run(filter, 0x4000_0003, 1, [0; 6]), RET_KILL_PROCESS);
+        }
+    }
+
+    fn check_both(charged: bool, inherited: &Filter, own: &Filter) {
+        let whole = filter(charged);
+        let clone = [
+            0x0001_0000,
+            0x0001_8000,
+            0x0100_0011,
+            0x0001_0400,
+            0x3d_0f00,
+            0x8011,
+            0x120_8011,
+        ];
+        let check = |number: u32, args: [u64; 6]| {
+            let run = |filter| run(filter, AUDIT_ARCH, number, args);
+            // The kernel takes the strictest answer. Of equally strict ones it takes the newest filter's.
+            let both = match (run(own), run(inherited)) {
+                (RET_ALLOW, of_parent) => of_parent,
+                (of_child, _) => of_child,
             };
-            (0..700).chain([0x4000_0000]).for_each(|number| check(number, [0; 6]));
-            let conditional = |entry: &&Entry| !matches!(entry.action, Action::Allow | Action::Errno(_));
-            for entry in policy(charged).iter().filter(conditional) {
-                let number = u32::try_from(entry.number).unwrap();
-                for first in TEST_VALUES.into_iter().chain(clone) {
-                    for second in TEST_VALUES {
-                        for third in [0, 6, 7, 8, 17, 0x8000, 0x2000] {
-                            for fourth in [0, 0x21, 0x22, 0x01, 0x02] {
-                                check(number, [first, second, third, fourth, 0, 0]);
-                            }
+            assert_eq!(both, run(whole), "call {number} {args:x?}, charged: {charged}");
+        };
+        (0..700).chain([0x4000_0000]).for_each(|number| check(number, [0; 6]));
+        let conditional = |entry: &&Entry| !matches!(entry.action, Action::Allow | Action::Errno(_));
+        for entry in policy(charged).iter().filter(conditional) {
+            let number = u32::try_from(entry.number).unwrap();
+            for first in TEST_VALUES.into_iter().chain(clone) {
+                for second in TEST_VALUES {
+                    for third in [0, 6, 7, 8, 17, 0x8000, 0x2000] {
+                        for fourth in [0, 0x21, 0x22, 0x01, 0x02] {
+                            check(number, [first, second, third, fourth, 0, 0]);
                         }
                     }
                 }
             }
         }
-        assert_eq!(run(&filter_of_worker(true), 0x4000_0003, 1, [0; 6]), RET_KILL_PROCESS);
     }
 
     #[test]
@@ -355,10 +365,12 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_installed_by_a_worker_is_small() {
-        let (own, whole) = (filter_of_worker(true), filter(true));
-        let (own, whole) = (own.instructions.len(), whole.instructions.len());
-        assert!(own * 4 < whole, "{own} of {whole} instructions");
+    fn the_filters_for_each_sandbox_are_small() {
+        let whole = filter(true).instructions.len();
+        for own in [&filter_of_worker(true), filter_of_first_process(true)] {
+            let own = own.instructions.len();
+            assert!(own * 4 < whole, "{own} of {whole} instructions");
+        }
     }
 
     #[test]

@@ -325,10 +325,38 @@ const NO_NAMESPACES: Action = Action::AllowIf {
     errno: libc::EPERM,
 };
 
+/// Calls of the fork server and of the first processes that it clones, in addition to the policy: with them a first
+/// process makes its sandbox and locks itself.
+const OF_FORK_SERVER: [(i64, Action); 17] = [
+    (libc::SYS_clone, Action::Allow),
+    (libc::SYS_clone3, Action::Allow),
+    (libc::SYS_unshare, Action::Allow),
+    (libc::SYS_setgroups, Action::Allow),
+    (libc::SYS_mount, Action::Allow),
+    (libc::SYS_umount2, Action::Allow),
+    (libc::SYS_pivot_root, Action::Allow),
+    (libc::SYS_fsopen, Action::Allow),
+    (libc::SYS_fsconfig, Action::Allow),
+    (libc::SYS_fsmount, Action::Allow),
+    (libc::SYS_move_mount, Action::Allow),
+    (libc::SYS_open_tree, Action::Allow),
+    (libc::SYS_mount_setattr, Action::Allow),
+    (libc::SYS_sethostname, Action::Allow),
+    (libc::SYS_prctl, Action::Allow),
+    (libc::SYS_seccomp, Action::Allow),
+    (libc::SYS_close_range, Action::Allow),
+];
+
 /// Returns the filter of a zygote. Its workers add [`filter_of_worker`].
 #[must_use]
 pub fn filter_of_zygote() -> Filter {
-    assemble::assemble(&mut policy_of_zygote())
+    assemble::assemble(&mut policy_with(&OF_PARENT))
+}
+
+/// Returns the filter of the fork server. Its first processes add [`filter_of_first_process`].
+#[must_use]
+pub fn filter_of_fork_server() -> Filter {
+    assemble::assemble(&mut policy_with(&OF_FORK_SERVER))
 }
 
 /// Returns the filter that a worker installs on top of its zygote's: only the calls whose answer differs in a sandbox.
@@ -336,10 +364,24 @@ pub fn filter_of_zygote() -> Filter {
 /// checks and compiles a tenth as much for each worker.
 #[must_use]
 pub fn filter_of_worker(memory_is_charged: bool) -> Filter {
-    let zygotes = policy_of_zygote();
+    rest_of_policy(&OF_PARENT, memory_is_charged)
+}
+
+/// Returns the filter that a first process installs on top of its fork server's, in the same way. It is assembled once;
+/// forks of the fork server inherit it.
+pub fn filter_of_first_process(memory_is_charged: bool) -> &'static Filter {
+    static BUILT_FILTERS: [OnceLock<Filter>; 2] = [const { OnceLock::new() }; 2];
+    let [uncharged, charged] = &BUILT_FILTERS;
+    let kept = if memory_is_charged { charged } else { uncharged };
+    kept.get_or_init(|| rest_of_policy(&OF_FORK_SERVER, memory_is_charged))
+}
+
+/// Returns a filter of the calls whose answer in a sandbox differs from that of [`policy_with`] these calls.
+fn rest_of_policy(added: &[(i64, Action)], memory_is_charged: bool) -> Filter {
+    let before = policy_with(added);
     let mut other: Vec<Entry> = Vec::new();
     for entry in policy(memory_is_charged) {
-        if !zygotes
+        if !before
             .iter()
             .any(|found| found.number == entry.number && found.action == entry.action)
         {
@@ -347,7 +389,7 @@ pub fn filter_of_worker(memory_is_charged: bool) -> Filter {
         }
     }
     // Calls that the policy does not name.
-    for (number, _) in OF_PARENT {
+    for &(number, _) in added {
         if !SYSCALL_POLICY.iter().any(|entry| entry.number == number) {
             let action = Action::Errno(libc::EPERM);
             other.push(Entry {
@@ -360,9 +402,10 @@ pub fn filter_of_worker(memory_is_charged: bool) -> Filter {
     assemble::assemble_on_top(&mut other)
 }
 
-fn policy_of_zygote() -> Vec<Entry> {
+/// Returns the policy with other actions for some calls.
+fn policy_with(added: &[(i64, Action)]) -> Vec<Entry> {
     let mut entries = policy(true);
-    for (number, action) in OF_PARENT {
+    for &(number, action) in added {
         entries.retain(|entry| entry.number != number);
         entries.push(Entry {
             name: "",

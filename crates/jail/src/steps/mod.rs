@@ -5,13 +5,15 @@
 
 pub(crate) mod enter_program;
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_bind, move_mount, open_tree, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount, mount_bind, mount_bind_recursive,
+    move_mount, open_tree, unmount,
 };
 use rustix::process::{Pid, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -20,26 +22,27 @@ use crate::kernel_files::write_once;
 use crate::landlock;
 use crate::masked_paths::{BOOT_ID, MASKED_FOLDERS};
 use crate::paths;
-use crate::plan::{IN_PROC, SYS_FOLDERS};
+use crate::plan::{FOLDERS, IN_PROC};
 use crate::plan::{Inner, InnerView, Layer, Resource, Step, View, Writable, Zeros};
 use crate::seccomp;
 use crate::sys;
 use crate::sys::mount::Attributes;
 
-const PRIVATE_MOUNT_FLAGS: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
-const READ_ONLY: MountAttrFlags = PRIVATE_MOUNT_FLAGS.union(MountAttrFlags::MOUNT_ATTR_RDONLY);
+const PRIVATE: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+const READ_ONLY: MountFlags = PRIVATE.union(MountFlags::RDONLY);
 
 /// Carries out one step.
 pub(crate) fn run(step: &Step) -> io::Result<()> {
     match step {
         Step::Identity { id, drop_groups } => take_identity(*id, *drop_groups),
         Step::DieWithLauncher => Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?),
-        Step::Root => attach(&overlay(paths::NEW_ROOT, None)?, paths::NEW_ROOT),
-        Step::EmptyRoot => attach(&memory(4 << 20, 4096, "0755", PRIVATE_MOUNT_FLAGS)?, paths::NEW_ROOT),
+        Step::Root => mount_layers(&[paths::TOP_LAYER, paths::NEW_ROOT], paths::NEW_ROOT),
+        Step::TopLayer => Ok(mount_bind(paths::TOP_LAYER, paths::NEW_ROOT)?),
         Step::Folder { path } => make_folders(path),
         Step::Link { path, target } => Ok(rustix::fs::symlink(target.as_str(), below_root(path))?),
-        Step::Tree { view, path } => attach(&tree(view)?, &below_root(path)),
-        Step::ImageRoot => image_root(),
+        Step::Tree { view, path } => mount_tree(view, &below_root(path)),
+        // The top layer is mounted there with the mount points made so far.
+        Step::ImageRoot => mount_layers(&[paths::NEW_ROOT, paths::IMAGE_TREE], paths::NEW_ROOT),
         Step::Cover { path } => cover_folder(&below_root(path)),
         Step::Work { bytes, inodes } => work(*bytes, *inodes),
         Step::WorkFolder { name, path, mode } => work_folder(name, path, *mode),
@@ -54,14 +57,7 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
         Step::Files { source } => files(source),
         Step::Inner { tree, inner, writable } => mount_within(&below_root(tree), inner, *writable),
         Step::Devices { own_folder, zeros } => devices(*own_folder, *zeros),
-        Step::Proc => attach(
-            &fresh(
-                "proc",
-                &[],
-                PRIVATE_MOUNT_FLAGS.union(MountAttrFlags::MOUNT_ATTR_NOEXEC),
-            )?,
-            &below_root("/proc"),
-        ),
+        Step::Proc => mount_proc(),
         Step::NoUserNamespaces => write_once(&below_root("/proc/sys/user/max_user_namespaces"), "0"),
         Step::Watches { instances, watches } => limit_watches(*instances, *watches),
         Step::SocketBuffers => socket_buffers(),
@@ -90,6 +86,9 @@ pub(crate) fn run(step: &Step) -> io::Result<()> {
             rustix::process::DumpableBehavior::NotDumpable,
         )?),
         Step::SystemCalls { memory_is_charged } => sys::misc::install_filter(seccomp::filter(*memory_is_charged)),
+        Step::RestOfSystemCalls { memory_is_charged } => {
+            sys::misc::install_filter(seccomp::filter_of_first_process(*memory_is_charged))
+        }
         Step::FewerSystemCalls { memory_is_charged } => {
             sys::misc::install_filter(&seccomp::filter_without_namespaces(*memory_is_charged))
         }
@@ -184,6 +183,26 @@ fn make_folders(path: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// Mounts a new file system. The kernel takes at most a page of options, which are all ours and short.
+fn mount_new(kind: &str, path: &str, flags: MountFlags, options: &str) -> io::Result<()> {
+    Ok(mount("none", path, kind, flags, CString::new(options)?.as_c_str())?)
+}
+
+/// Mounts a read-only overlay of layers, the top one first.
+fn mount_layers(layers: &[&str], path: &str) -> io::Result<()> {
+    let options = format!("userxattr,lowerdir={}", layers.join(":"));
+    mount_new("overlay", path, READ_ONLY, &options)
+}
+
+/// Mounts a read-only view of a tree.
+fn mount_tree(view: &View, path: &str) -> io::Result<()> {
+    match view {
+        View::Overlay(source) => mount_layers(&[paths::EMPTY_FOLDER, source], path),
+        View::OverlayWith { source, below } => mount_layers(&[paths::EMPTY_FOLDER, source, below], path),
+        View::Bind(_) => attach(&tree(view)?, path),
+    }
+}
+
 /// Makes a detached read-only mount of a tree.
 fn tree(view: &View) -> io::Result<OwnedFd> {
     match view {
@@ -200,7 +219,7 @@ fn tree(view: &View) -> io::Result<OwnedFd> {
 
 fn files(source: &str) -> io::Result<()> {
     rustix::fs::mkdir(paths::OWN_FILES, Mode::from_raw_mode(0o755))?;
-    attach(&overlay(source, None)?, paths::OWN_FILES)
+    mount_layers(&[paths::EMPTY_FOLDER, source], paths::OWN_FILES)
 }
 
 /// Mounts something within a tree. The host's files may have changed since the launcher looked at them, and their owner
@@ -225,11 +244,14 @@ fn mount_within(tree_path: &str, inner: &Inner, writable: Writable) -> io::Resul
         }
         (InnerView::Tree(view), _) => tree(view)?,
         (InnerView::File(name), _) => copy_of(format!("{}/{name}", paths::OWN_FILES))?,
-        (InnerView::Covered, _) => copy_of(if is_folder(&place)? {
-            paths::OWN_NOTHING
-        } else {
-            paths::OWN_NO_FILE
-        })?,
+        (InnerView::Covered, _) => {
+            let cover = if is_folder(&place)? {
+                paths::NO_FOLDER
+            } else {
+                paths::NO_FILE
+            };
+            copy_of(format!("{}/{cover}", paths::COVERS))?
+        }
     };
     if is_folder(&mount)? != is_folder(&place)? {
         return Ok(());
@@ -251,34 +273,15 @@ pub(crate) fn overlay(source: &str, upper: Option<(&str, &str)>) -> io::Result<O
         options.push(("lowerdir", source.to_owned()));
         options.push(("upperdir", upper.to_owned()));
         options.push(("workdir", work.to_owned()));
-        PRIVATE_MOUNT_FLAGS
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV
     } else {
         options.push(("lowerdir", format!("{}:{source}", paths::EMPTY_FOLDER)));
-        READ_ONLY
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_RDONLY
     };
     fresh("overlay", &options, attributes)
 }
 
-/// Mounts two read-only layers as the root: the mount points made so far above, the image below.
-fn image_root() -> io::Result<()> {
-    let options = [
-        ("userxattr", String::new()),
-        ("lowerdir", format!("{}:{}", paths::NEW_ROOT, paths::IMAGE_TREE)),
-    ];
-    attach(&fresh("overlay", &options, READ_ONLY)?, paths::NEW_ROOT)
-}
-
-/// Mounts a read-only, noexec view of `source` over itself. Bind mounts of it inherit these restrictions.
-fn restricted(source: &str) -> io::Result<()> {
-    let mount = copy_of(source)?;
-    sys::mount::restrict_tree(
-        mount.as_fd(),
-        Attributes::READ_ONLY.and(Attributes::NO_SUID).and(Attributes::NO_EXEC),
-    )?;
-    attach(&mount, source)
-}
-
-/// Binds `source`, which is [`restricted`], over `path`. This is a single call, since there are some forty of them.
+/// Binds one of the sandbox's own files over `path`. The restrictions of its mount hold there as well.
 fn cover(source: &str, path: &str) -> io::Result<()> {
     Ok(mount_bind(source, path)?)
 }
@@ -293,7 +296,8 @@ fn cover_either(path: &str, likely: &str, other: &str) -> io::Result<()> {
 
 /// Covers a host folder, unless the path is out of reach for all processes inside.
 fn cover_folder(path: &str) -> io::Result<()> {
-    match cover_either(path, paths::OWN_NOTHING, paths::OWN_NO_FILE) {
+    let [folder, file] = [paths::NO_FOLDER, paths::NO_FILE].map(|name| format!("{}/{name}", paths::COVERS));
+    match cover_either(path, &folder, &file) {
         Err(_) if matches!(rustix::fs::stat(path), Err(error) if is_out_of_reach(error)) => Ok(()),
         done => done,
     }
@@ -305,32 +309,57 @@ fn is_out_of_reach(error: rustix::io::Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS)
 }
 
-/// The space for the files that describe the machine, in bytes: a page each.
-const OF_MACHINE: u64 = 64 << 10;
+/// The space for the top layer of the root and the private folders, in bytes (a page for each file) and in inodes.
+const TOP_LAYER_BYTES: u64 = 64 << 10;
+const TOP_LAYER_INODES: u64 = 40;
 
-/// Mounts the private files. Makes the empty folder and the empty file that cover hidden paths.
+/// Mounts the private files. Makes the top layer of the root with the empty folder and the empty file that cover others.
 fn work(bytes: u64, inodes: u64) -> io::Result<()> {
-    attach(
-        &memory(
-            bytes.saturating_add(OF_MACHINE),
-            inodes.saturating_add(40),
-            "0755",
-            PRIVATE_MOUNT_FLAGS,
-        )?,
-        paths::PRIVATE_FILES,
-    )?;
-    rustix::fs::mkdir(paths::OWN_NOTHING, Mode::from_raw_mode(0o555))?;
+    let bytes = bytes.saturating_add(TOP_LAYER_BYTES);
+    let inodes = inodes.saturating_add(TOP_LAYER_INODES);
+    let options = format!("size={bytes},nr_inodes={inodes},mode=0755");
+    mount_new("tmpfs", paths::PRIVATE_FILES, PRIVATE, &options)?;
+    let folder = |name: &str, mode| rustix::fs::mkdir(in_top_layer(name).as_str(), Mode::from_raw_mode(mode));
+    folder("", 0o755)?;
+    for name in FOLDERS {
+        folder(name, 0o755)?;
+    }
+    folder(&format!("proc/{}", paths::NO_FOLDER), 0o555)?;
     let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
-    rustix::fs::open(paths::OWN_NO_FILE, flags, Mode::from_raw_mode(0o444))?;
-    restricted(paths::OWN_NOTHING)?;
-    restricted(paths::OWN_NO_FILE)
+    let empty = in_top_layer(&format!("proc/{}", paths::NO_FILE));
+    rustix::fs::open(empty.as_str(), flags, Mode::from_raw_mode(0o444))?;
+    Ok(())
+}
+
+fn in_top_layer(name: &str) -> String {
+    format!("{}/{name}", paths::TOP_LAYER)
+}
+
+/// Writes the files that describe the machine, and a random boot id: the machine's would reveal that two sandboxes share
+/// a machine.
+fn machine(files: &[(&'static str, String)]) -> io::Result<()> {
+    for (name, text) in files {
+        std::fs::write(in_top_layer(name), text)?;
+    }
+    std::fs::write(in_top_layer("proc/boot_id"), random_id()?)
+}
+
+/// Returns a random id in the kernel's format of a boot id.
+fn random_id() -> io::Result<String> {
+    let mut random = [0_u8; 16];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    // The version and the variant of a random UUID.
+    let bits = u128::from_be_bytes(random) & !(0xF000 << 64) & !(0xC000 << 48) | (0x4000 << 64) | (0x8000 << 48);
+    let id = format!("{bits:032x}");
+    let parts = [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| id.get(range).unwrap_or_default());
+    Ok(parts.join("-") + "\n")
 }
 
 fn work_folder(name: &str, path: &str, mode: u32) -> io::Result<()> {
     let source = format!("{}/{name}", paths::PRIVATE_FILES);
     rustix::fs::mkdir(source.as_str(), Mode::from_raw_mode(0o700))?;
     rustix::fs::chmod(source.as_str(), Mode::from_raw_mode(mode))?;
-    attach(&copy_of(&source)?, &below_root(path))
+    Ok(mount_bind(source.as_str(), below_root(path).as_str())?)
 }
 
 /// Makes a detached mount of a folder with a private copy-on-write layer of this name.
@@ -399,18 +428,18 @@ pub(crate) fn devices_from(source: &str, folder: &str, zeros: Zeros) -> io::Resu
         let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
         rustix::fs::open(path.as_str(), flags, Mode::from_raw_mode(0o666))?;
         let node = if name == "zero" { zeros.node() } else { name };
-        attach(&copy_of(format!("{source}/{node}"))?, &path)?;
+        mount_bind(format!("{source}/{node}").as_str(), path.as_str())?;
     }
     Ok(())
 }
 
 fn devices(own_folder: bool, zeros: Zeros) -> io::Result<()> {
     if own_folder {
-        let folder = memory(64 << 10, 64, "0755", MountAttrFlags::MOUNT_ATTR_NOSUID)?;
-        attach(&folder, &below_root("/dev"))?;
-        devices_from(paths::DEVICE_FOLDER, &below_root("/dev"), zeros)?;
+        let path = below_root("/dev");
+        mount_new("tmpfs", &path, MountFlags::NOSUID, "size=64k,nr_inodes=64,mode=0755")?;
+        devices_from(paths::DEVICE_FOLDER, &path, zeros)?;
         // The nodes and the folder are restricted in place, since a copy would be additional mounts.
-        let folder = open_tree(CWD, below_root("/dev"), OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
+        let folder = open_tree(CWD, path, OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
         sys::mount::restrict_tree(folder.as_fd(), Attributes::NO_SUID.and(Attributes::NO_EXEC))?;
         sys::mount::restrict(folder.as_fd(), Attributes::READ_ONLY)?;
     } else {
@@ -426,14 +455,16 @@ pub(crate) fn own_devices(mount: &OwnedFd) -> io::Result<()> {
 }
 
 fn terminals() -> io::Result<()> {
-    let options = [
-        ("newinstance", String::new()),
-        ("ptmxmode", "0666".into()),
-        ("mode", "0620".into()),
-        ("max", "64".into()),
-    ];
-    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
-    attach(&fresh("devpts", &options, attributes)?, &below_root("/dev/pts"))
+    let options = "newinstance,ptmxmode=0666,mode=0620,max=64";
+    let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+    mount_new("devpts", &below_root("/dev/pts"), flags, options)
+}
+
+/// Mounts a /proc. The working folder becomes the one that it hides.
+fn mount_proc() -> io::Result<()> {
+    let path = below_root("/proc");
+    rustix::process::chdir(path.as_str())?;
+    mount_new("proc", &path, PRIVATE | MountFlags::NOEXEC, "")
 }
 
 fn limit_watches(instances: u32, watches: u32) -> io::Result<()> {
@@ -456,51 +487,22 @@ fn socket_buffers() -> io::Result<()> {
     Ok(())
 }
 
+/// Covers a file or folder of /proc. The working folder has the covers.
 fn mask_proc(name: &str) -> io::Result<()> {
     let path = below_root(&format!("/proc/{name}"));
-    if name == BOOT_ID {
-        return own_boot_id(&path);
-    }
-    let (likely, other) = if MASKED_FOLDERS.contains(&name) {
-        (paths::OWN_NOTHING, paths::OWN_NO_FILE)
+    let covered = if name == BOOT_ID {
+        cover("boot_id", &path)
+    } else if IN_PROC.contains(&name) {
+        cover(name, &path)
+    } else if MASKED_FOLDERS.contains(&name) {
+        cover_either(&path, paths::NO_FOLDER, paths::NO_FILE)
     } else {
-        (paths::OWN_NO_FILE, paths::OWN_NOTHING)
+        cover_either(&path, paths::NO_FILE, paths::NO_FOLDER)
     };
-    match cover_either(&path, likely, other) {
+    match covered {
         Err(error) if error.kind() == io::ErrorKind::NotFound => missing(&path),
         done => done,
     }
-}
-
-/// Covers the boot id with a random one from the kernel in the same format.
-fn own_boot_id(path: &str) -> io::Result<()> {
-    match std::fs::read_to_string(below_root("/proc/sys/kernel/random/uuid")) {
-        Ok(id) => std::fs::write(paths::OWN_BOOT_ID, id)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return missing(path),
-        Err(error) => return Err(error),
-    }
-    restricted(paths::OWN_BOOT_ID)?;
-    cover(paths::OWN_BOOT_ID, path)
-}
-
-/// Covers the files of /proc that describe the machine, and mounts a /sys. The source folder is restricted once; all
-/// bind mounts of it inherit that.
-fn machine(files: &[(&'static str, String)]) -> io::Result<()> {
-    let own = |name: &str| format!("{}/{name}", paths::OWN_MACHINE);
-    for folder in std::iter::once("").chain(SYS_FOLDERS) {
-        rustix::fs::mkdir(own(folder).as_str(), Mode::from_raw_mode(0o755))?;
-    }
-    for (name, text) in files {
-        std::fs::write(own(name), text)?;
-    }
-    restricted(paths::OWN_MACHINE)?;
-    for name in IN_PROC {
-        match cover(&own(name), &below_root(&format!("/proc/{name}"))) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => missing(&below_root(&format!("/proc/{name}")))?,
-            done => done?,
-        }
-    }
-    cover(&own("sys"), &below_root("/sys"))
 }
 
 /// Returns an error if the path exists.
@@ -512,26 +514,20 @@ fn missing(path: &str) -> io::Result<()> {
     }
 }
 
+/// Makes a folder read-only by a mount of itself, with the covers below it.
 fn read_only(path: &str) -> io::Result<()> {
     let path = below_root(path);
-    let mount = copy_of(&path)?;
-    sys::mount::restrict(
-        mount.as_fd(),
-        Attributes::READ_ONLY
-            .and(Attributes::NO_SUID)
-            .and(Attributes::NO_EXEC)
-            .and(Attributes::NO_DEV),
-    )?;
-    attach(&mount, &path)
+    mount_bind_recursive(path.as_str(), path.as_str())?;
+    let attributes = Attributes::READ_ONLY.and(Attributes::NO_SUID).and(Attributes::NO_EXEC);
+    sys::mount::restrict_at(&path, attributes.and(Attributes::NO_DEV))
 }
 
+/// Makes the new root the root. It is mounted read-only.
 fn pivot() -> io::Result<()> {
     rustix::process::chdir(paths::NEW_ROOT)?;
     rustix::process::pivot_root(".", ".")?;
     unmount(".", UnmountFlags::DETACH)?;
-    rustix::process::chdir("/")?;
-    let root = open_tree(CWD, "/", OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
-    sys::mount::restrict(root.as_fd(), Attributes::READ_ONLY)
+    Ok(rustix::process::chdir("/")?)
 }
 
 fn loopback() -> io::Result<()> {
@@ -639,4 +635,27 @@ fn no_capabilities() -> io::Result<()> {
         },
     )?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_random_id_has_the_kernels_format_and_differs_each_time() {
+        let [one, other] = [(), ()].map(|()| random_id().unwrap());
+        assert_ne!(one, other);
+        for id in [one, other] {
+            let parts: Vec<&str> = id.trim_end().split('-').collect();
+            assert_eq!(
+                parts.iter().map(|part| part.len()).collect::<Vec<_>>(),
+                [8, 4, 4, 4, 12]
+            );
+            assert!(id.ends_with('\n') && parts.concat().bytes().all(|byte| byte.is_ascii_hexdigit()));
+            assert!(
+                parts[2].starts_with('4') && parts[3].starts_with(['8', '9', 'a', 'b']),
+                "{id}"
+            );
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Changes of mounts by descriptor.
 
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -28,14 +29,18 @@ impl Attributes {
     }
 }
 
-fn set(mount: BorrowedFd<'_>, mut attr: MountAttr, flags: libc::c_int) -> io::Result<()> {
-    // SAFETY: the path is a NUL-terminated constant, `attr` is valid for its size, and both outlive the call.
+fn set(mount: BorrowedFd<'_>, attr: MountAttr, flags: libc::c_int) -> io::Result<()> {
+    set_at(mount.as_raw_fd(), c"", attr, libc::AT_EMPTY_PATH | flags)
+}
+
+fn set_at(folder: libc::c_int, path: &CStr, mut attr: MountAttr, flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: the path is NUL-terminated, `attr` is valid for its size, and both outlive the call.
     super::check(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
-            mount.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH | flags,
+            folder,
+            path.as_ptr(),
+            flags,
             std::ptr::addr_of_mut!(attr),
             std::mem::size_of::<MountAttr>(),
         )
@@ -65,6 +70,15 @@ pub(crate) fn restrict(mount: BorrowedFd<'_>, attributes: Attributes) -> io::Res
         },
         0,
     )
+}
+
+/// Adds attributes to the mount at a path.
+pub(crate) fn restrict_at(path: &str, attributes: Attributes) -> io::Result<()> {
+    let attr = MountAttr {
+        attr_set: attributes.0,
+        ..MountAttr::default()
+    };
+    set_at(libc::AT_FDCWD, &CString::new(path)?, attr, libc::AT_SYMLINK_NOFOLLOW)
 }
 
 /// Maps the ids of a detached mount's files by a user namespace.

@@ -98,8 +98,8 @@ mod injected {
         let show =
             |source: &str, path: &str| steps::copy_of(source).and_then(|mount| steps::attach(&mount, &below(path)));
         match step {
-            Step::Root | Step::EmptyRoot => {
-                if *step == Step::EmptyRoot {
+            Step::Root | Step::TopLayer => {
+                if *step == Step::TopLayer {
                     steps::run(step)?;
                 } else {
                     root_that_can_be_changed()?;
@@ -116,7 +116,8 @@ mod injected {
             Step::Tree { view, path } => show(view.source(), path),
             Step::Devices { .. } => show(&format!("{}/dev", paths::host()), "/dev"),
             Step::Proc => show(&format!("{}/proc", paths::host()), "/proc"),
-            Step::Pivot => steps::run(step),
+            // A sandbox without a private root has private files, too.
+            Step::Work { .. } | Step::Pivot => steps::run(step),
             // A process that changes its id becomes undumpable as well.
             Step::NotDumpable => Ok(rustix::process::set_dumpable_behavior(
                 rustix::process::DumpableBehavior::Dumpable,
@@ -127,15 +128,11 @@ mod injected {
 
     fn root_that_can_be_changed() -> io::Result<()> {
         let [upper, work] = ["upper", "work"].map(|name| format!("{}/{name}", paths::PRIVATE_FILES));
-        let private = rustix::mount::MountAttrFlags::MOUNT_ATTR_NODEV;
-        steps::attach(&steps::memory(4 << 20, 4096, "0755", private)?, paths::PRIVATE_FILES)?;
         for folder in [&upper, &work] {
             rustix::fs::mkdir(folder.as_str(), rustix::fs::Mode::from_raw_mode(0o755))?;
         }
-        steps::attach(
-            &steps::overlay(paths::NEW_ROOT, Some((&upper, &work)))?,
-            paths::NEW_ROOT,
-        )
+        let layers = format!("{}:{}", paths::TOP_LAYER, paths::NEW_ROOT);
+        steps::attach(&steps::overlay(&layers, Some((&upper, &work)))?, paths::NEW_ROOT)
     }
 
     /// Returns an error if this step or its layer shall fail.

@@ -8,8 +8,10 @@
 //! - **Started by:** the supervisor, after the preparation, and again when it is lost.
 //! - **Rights:** it leaves the host's mounts, except process file systems. If it clones first processes, it enters the
 //!   shared user namespace, and then has capabilities only there. Otherwise it keeps the launcher's rights, since its
-//!   spares need them. It has no filter: only the launcher's requests reach it, and it runs no foreign code.
+//!   spares need them, and it has no filter. Only the launcher's requests reach it, and it runs no foreign code.
 //! - **May:** clone, put its children into cgroups that the launcher has opened for it, take sandboxes' ids and map them.
+//!   If it clones first processes, a filter allows it and them no other system calls than those of sandboxes and those
+//!   that make one ([`seccomp::filter_of_fork_server`]).
 //! - **Ends:** when the launcher closes its socket, kills it, or dies (`PR_SET_PDEATHSIG`). Its children are the
 //!   launcher's and live on.
 
@@ -30,6 +32,7 @@ use super::spare::{self, spare_init};
 use crate::cgroup::Ways;
 use crate::own_limits::oom;
 use crate::paths;
+use crate::seccomp;
 use crate::spec::Site;
 use crate::steps::{attach, copy_of};
 use crate::sys;
@@ -60,7 +63,7 @@ pub(super) fn run(prepared: &mut Prepared, socket: OwnedFd, of_first: bool, entr
     }
     if of_first
         && let Some(namespace) = prepared.shared_userns.take()
-        && shared_userns::enter(prepared, &namespace).is_err()
+        && (shared_userns::enter(prepared, &namespace).is_err() || filter_first_processes(prepared).is_err())
     {
         exit_now(2);
     }
@@ -113,6 +116,17 @@ pub(super) fn run(prepared: &mut Prepared, socket: OwnedFd, of_first: bool, entr
         }
     }
     exit_now(0)
+}
+
+/// Installs the part of the system-call filter that all first processes inherit, so that the kernel compiles it once.
+fn filter_first_processes(prepared: &mut Prepared) -> io::Result<()> {
+    if faults::skipped(&prepared.template, "seccomp") {
+        return Ok(());
+    }
+    sys::misc::install_filter(&seccomp::filter_of_fork_server())?;
+    let _for_all = seccomp::filter_of_first_process(prepared.host.memory_is_charged);
+    prepared.host.first_is_filtered = true;
+    Ok(())
 }
 
 /// Removes the host's files from this process's mount namespace, except `/proc`. The kernel copies every mount here for

@@ -23,10 +23,17 @@ impl Supervisor {
         self.max_files.saturating_sub(open)
     }
 
+    /// Returns true if less than half of the descriptors are open. Then idle sandboxes keep a counter open, which is
+    /// read five times a second.
+    pub(super) fn has_many_descriptors(&self) -> bool {
+        self.free_descriptors() > self.max_files / 2
+    }
+
     /// Returns the number of sandboxes in creation.
     fn in_creation(&self) -> u64 {
         let starting = |state: &State| matches!(state, State::Starting { .. });
-        let in_creation = self.jails.values().filter(|jail| starting(&jail.state)).count();
+        let unsettled = self.unsettled.iter().filter_map(|id| self.jails.get(id));
+        let in_creation = unsettled.filter(|jail| starting(&jail.state)).count();
         u64::try_from(in_creation).unwrap_or(u64::MAX)
     }
 

@@ -340,8 +340,9 @@ impl Jail {
         })
     }
 
-    /// Kills the largest processes if all together exceed the limit.
-    pub(super) fn check_memory(&mut self) {
+    /// Kills the largest processes if all together exceed the limit. `keeps_counters` is true if an idle sandbox may keep
+    /// a descriptor for its checks.
+    pub(super) fn check_memory(&mut self, keeps_counters: bool) {
         let Some(roots) = self.roots() else {
             return;
         };
@@ -349,8 +350,8 @@ impl Jail {
         match &self.group {
             Some(group) => {
                 let guardian = self.folder.as_ref().and(i32::try_from(self.spare).ok());
-                self.watch_record
-                    .check_group(group, first, guardian.and_then(Pid::from_raw));
+                let guardian = guardian.and_then(Pid::from_raw);
+                self.watch_record.check_group(group, first, guardian, keeps_counters);
             }
             None => self.watch_record.check_tree(
                 roots,

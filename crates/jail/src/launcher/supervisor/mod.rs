@@ -26,7 +26,7 @@ mod spares;
 mod workers;
 mod zygote_handle;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -154,6 +154,9 @@ struct Supervisor {
     prepared: Prepared,
     spares: Spares,
     jails: BTreeMap<u64, Jail>,
+    /// The sandboxes that were in creation or had ended at the last check. With thousands of sandboxes, a search among
+    /// all took each creation longer than its work.
+    unsettled: BTreeSet<u64>,
     zygotes: BTreeMap<u64, Zygote>,
     listener: Listener,
     /// True if a descriptor could not be added to epoll (a user has a limit for this). It is then polled.
@@ -226,6 +229,7 @@ pub(super) fn run(socket: OwnedFd, entry: Entry) -> i32 {
         prepared,
         spares: Spares::default(),
         jails: BTreeMap::new(),
+        unsettled: BTreeSet::new(),
         zygotes: BTreeMap::new(),
         strays: false,
         broken: None,
@@ -588,6 +592,7 @@ impl Supervisor {
                     since: Instant::now(),
                     error: None,
                 };
+                self.unsettled.insert(id);
                 // Release the namespaces, so that the kernel frees its files and their charge.
                 jail.namespaces = None;
                 jail.entry_socket = None;
@@ -610,8 +615,11 @@ impl Supervisor {
                 let ended = matches!(jail.state, State::Ended { .. });
                 // Its first process may be unknown.
                 self.strays |= ended && self.prepared.private_folders.is_none();
-                if now || ended {
+                if ended {
                     self.due = None;
+                } else if now {
+                    let due = jail.due(Instant::now());
+                    self.due = self.due.zip(due).map(|(next, due)| next.min(due));
                 }
                 if now {
                     let folder = jail.folder.clone();
@@ -651,6 +659,7 @@ impl Supervisor {
     /// of all sandboxes that are due soon and may run early.
     fn check_all(&mut self) {
         let now = Instant::now();
+        let keeps_counters = self.has_many_descriptors();
         for jail in self.jails.values_mut() {
             let early = if jail.group.is_some() {
                 CHECK_TOLERANCE
@@ -658,7 +667,7 @@ impl Supervisor {
                 Duration::ZERO
             };
             if jail.next_check(now).is_some_and(|due| due <= now + early) {
-                jail.check_memory();
+                jail.check_memory(keeps_counters);
             }
         }
         self.balance(now);
@@ -667,7 +676,11 @@ impl Supervisor {
         self.remove_leftovers();
         let alone = self.prepared.private_folders.is_none() || !orphans::kill_walk(&|child| self.is_known(child));
         let mut finished = Vec::new();
-        for (id, jail) in &mut self.jails {
+        let settled = |jail: &Jail| matches!(jail.state, State::Running { .. });
+        self.unsettled
+            .retain(|id| self.jails.get(id).is_some_and(|jail| !settled(jail)));
+        for id in &self.unsettled {
+            let Some(jail) = self.jails.get_mut(id) else { continue };
             self.strays |= jail.fail_without_spare();
             if let State::Starting { since, .. } = &jail.state
                 && since.elapsed() > SETUP_TIMEOUT

@@ -473,6 +473,7 @@ impl Supervisor {
         };
         let (id, load) = (sandbox_request.id, sandbox_request.load);
         self.jails.insert(id, jail);
+        self.unsettled.insert(id);
         if let Some(jail) = self.jails.get_mut(&id) {
             jail.begin_with(load);
         }
