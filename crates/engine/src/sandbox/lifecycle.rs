@@ -150,7 +150,13 @@ pub(crate) async fn run_lifecycle(sandboxes: Arc<Sandboxes>, record: Arc<Record>
     record.drop_sessions();
     record.tools.close();
     if !matches!(timeout(CLOSE_TIMEOUT, sandbox.close()).await, Ok(Ok(()))) {
-        tracing::warn!(sandbox = %record.id, "the sandbox did not close in order and is dropped");
+        let message = "the sandbox did not close in order and is dropped";
+        // During the shutdown the back end reports this once for all.
+        if sandboxes.ending.is_cancelled() {
+            tracing::debug!(sandbox = %record.id, "{message}");
+        } else {
+            tracing::warn!(sandbox = %record.id, "{message}");
+        }
     }
     drop(sandbox);
     guard.over = true;
