@@ -117,7 +117,7 @@ pub enum FromLauncher {
     Configured(Report),
     /// No sandbox can be made on this machine as configured.
     Refused(StepError),
-    /// The answer to a ping.
+    /// The answer to a ping. Comes unasked while the launcher does long work, so that the server knows that it goes on.
     Pong {},
     /// Another process killed a helper process of the launcher. Other processes take over its work.
     HelperKilled {

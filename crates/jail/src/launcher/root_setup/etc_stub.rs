@@ -7,14 +7,19 @@
 use std::fs::{DirBuilder, FileTimes, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _, symlink};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
+use std::time::{Duration, Instant};
 
+use super::Prepared;
 use crate::paths;
 
 /// The limits of all copies: files and folders together, bytes together, and nesting depth.
 const MAX_ENTRIES: usize = 4000;
 const MAX_BYTES: u64 = 16 << 20;
 const MAX_DEPTH: usize = 12;
+
+/// The interval between two reports that the copy goes on. Shorter than the server's doubts.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(300);
 
 /// The limits of a tree below `/var/lib` that is copied (a compiler's list of its packages).
 const SMALL_TREES_PARENT: &str = "/var/lib";
@@ -23,6 +28,9 @@ const SMALL_TREE_BUDGET: Budget = Budget {
     bytes: 1 << 20,
 };
 
+/// The folder of links by which Debian chooses libraries (such as BLAS) and programs.
+const ALTERNATIVES_FOLDER: &str = "/etc/alternatives";
+
 /// The remaining budget for copies.
 #[derive(Clone, Copy)]
 struct Budget {
@@ -30,26 +38,57 @@ struct Budget {
     bytes: u64,
 }
 
-/// The folder of links by which Debian chooses libraries (such as BLAS) and programs.
-const ALTERNATIVES_FOLDER: &str = "/etc/alternatives";
+/// A copy that goes on.
+struct Copying<'a> {
+    left: Budget,
+    /// The time of the last report that it goes on.
+    told: Instant,
+    tell: &'a mut dyn FnMut(),
+}
 
-/// Copies these files and folders of the host's /etc to the stub, with the links that every program may need. Copies
-/// these small trees to their places. The umask of the process is 022.
-pub(in crate::launcher) fn copy(wanted: &[PathBuf], small: &[String]) -> io::Result<()> {
-    for path in small {
+impl Copying<'_> {
+    /// Begins with an entry. False if no further one fits.
+    fn takes_entry(&mut self) -> bool {
+        if self.told.elapsed() >= PROGRESS_INTERVAL {
+            self.told = Instant::now();
+            (self.tell)();
+        }
+        let entries = self.left.entries.checked_sub(1);
+        self.left.entries = entries.unwrap_or(0);
+        entries.is_some()
+    }
+}
+
+/// Copies the wanted files and folders of the host's /etc to the stub, with the links that every program may need. Copies
+/// the small trees to their places. The umask of the process is 022.
+///
+/// On a slow file system this takes many seconds. It calls `tell` from time to time: the server must not take the launcher
+/// for one that hangs, and start another one that does the same.
+pub(in crate::launcher) fn copy(prepared: &Prepared, tell: &mut dyn FnMut()) -> io::Result<()> {
+    let told = Instant::now();
+    for path in &prepared.host.copied {
         let (from, to) = (format!("{}{path}", paths::host()), format!("{}{path}", paths::NEW_ROOT));
         entry(
             Path::new(&from),
             Path::new(&to),
             MAX_DEPTH,
-            &mut SMALL_TREE_BUDGET.clone(),
+            &mut Copying {
+                left: SMALL_TREE_BUDGET,
+                told,
+                tell,
+            },
         )?;
     }
-    let mut budget = Budget {
-        entries: MAX_ENTRIES,
-        bytes: MAX_BYTES,
+    let mut copying = Copying {
+        left: Budget {
+            entries: MAX_ENTRIES,
+            bytes: MAX_BYTES,
+        },
+        told,
+        tell,
     };
-    for path in std::iter::once(Path::new(ALTERNATIVES_FOLDER)).chain(wanted.iter().map(PathBuf::as_path)) {
+    let wanted = &prepared.template.config;
+    for path in std::iter::once(Path::new(ALTERNATIVES_FOLDER)).chain(wanted.iter().map(AsRef::as_ref)) {
         let Ok(name) = path.strip_prefix("/etc") else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
@@ -63,7 +102,7 @@ pub(in crate::launcher) fn copy(wanted: &[PathBuf], small: &[String]) -> io::Res
             &Path::new(paths::host()).join("etc").join(name),
             &to,
             MAX_DEPTH,
-            &mut budget,
+            &mut copying,
         )?;
     }
     Ok(())
@@ -109,14 +148,13 @@ fn existing<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 /// Copies one entry. Skips entries that have disappeared, are unreadable or do not fit.
-fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Result<()> {
+fn entry(from: &Path, to: &Path, depth: usize, copying: &mut Copying<'_>) -> io::Result<()> {
     let Ok(found) = from.symlink_metadata() else {
         return Ok(());
     };
-    let Some(entries) = budget.entries.checked_sub(1) else {
+    if !copying.takes_entry() {
         return Ok(());
-    };
-    budget.entries = entries;
+    }
     let mode = found.permissions().mode();
     // Existing files are not replaced: they may be mount points, or part of another tree.
     if !found.is_dir() && to.symlink_metadata().is_ok() {
@@ -136,20 +174,19 @@ fn entry(from: &Path, to: &Path, depth: usize, budget: &mut Budget) -> io::Resul
             let (from, to) = (from.join(&name), to.join(&name));
             // There may be hundreds of links. The folder entry has the type, so this needs no further call.
             if child.file_type().is_ok_and(|kind| kind.is_symlink()) {
-                let Some(entries) = budget.entries.checked_sub(1) else {
+                if !copying.takes_entry() {
                     return Ok(());
-                };
-                budget.entries = entries;
+                }
                 link(&from, &to)?;
             } else {
-                entry(&from, &to, depth - 1, budget)?;
+                entry(&from, &to, depth - 1, copying)?;
             }
         }
     } else if found.is_file() && mode & 0o004 != 0 {
-        let Some(bytes) = budget.bytes.checked_sub(found.len()) else {
+        let Some(bytes) = copying.left.bytes.checked_sub(found.len()) else {
             return Ok(());
         };
-        budget.bytes = bytes;
+        copying.left.bytes = bytes;
         let Some(file) = existing(std::fs::File::open(from))? else {
             return Ok(());
         };
@@ -227,15 +264,21 @@ mod tests {
         }
         std::fs::create_dir_all(to.join("below")).unwrap();
         std::fs::write(to.join("below/file"), "mounted").unwrap();
+        let mut reports = 0;
         for tree in ["", "below", ""] {
             entry(
                 &from.join(tree),
                 &to.join(tree),
                 MAX_DEPTH,
-                &mut SMALL_TREE_BUDGET.clone(),
+                &mut Copying {
+                    left: SMALL_TREE_BUDGET,
+                    told: Instant::now().checked_sub(PROGRESS_INTERVAL).unwrap(),
+                    tell: &mut || reports += 1,
+                },
             )
             .unwrap();
         }
+        assert_eq!(reports, 3, "one for each copy: a report was due, and no further one");
         let read = |name: &str| std::fs::read_to_string(to.join(name)).unwrap();
         assert_eq!(
             (read("beside").as_str(), read("below/file").as_str()),
@@ -263,7 +306,12 @@ mod tests {
             symlink("/usr/share/there", folder.path().join(name)).unwrap();
         }
         let copy = folder.path().join("copy");
-        entry(folder.path(), &copy, 1, &mut SMALL_TREE_BUDGET.clone()).unwrap();
+        let mut copying = Copying {
+            left: SMALL_TREE_BUDGET,
+            told: Instant::now(),
+            tell: &mut || {},
+        };
+        entry(folder.path(), &copy, 1, &mut copying).unwrap();
         let names: Vec<_> = std::fs::read_dir(&copy)
             .unwrap()
             .map(|entry| entry.unwrap().file_name())

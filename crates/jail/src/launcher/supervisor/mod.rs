@@ -278,7 +278,9 @@ impl Supervisor {
     /// meanwhile.
     fn complete_setup(&mut self) {
         if self.prepared.private_folders.is_none()
-            && let Err(error) = etc_stub::copy(&self.prepared.template.config, &self.prepared.host.copied)
+            && let Err(error) = etc_stub::copy(&self.prepared, &mut || {
+                let _ = self.send_to_server(&FromLauncher::Pong {});
+            })
         {
             self.broken = Some(StepError::new("copy configuration", Some("private_root"), &error));
         }
