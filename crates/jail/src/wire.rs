@@ -293,6 +293,12 @@ impl StepError {
             errno,
         }
     }
+
+    /// The error of a sandbox whose process ended during its creation.
+    pub(crate) fn process_ended() -> Self {
+        let error = io::Error::from_raw_os_error(libc::ECHILD);
+        Self::new("set the sandbox up (its process ended)", None, &error)
+    }
 }
 
 /// The step that refuses to attach a folder with another file system mounted below it.

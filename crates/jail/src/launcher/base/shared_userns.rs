@@ -5,8 +5,9 @@
 //! so none over the launcher or the host.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{DumpableBehavior, Gid, Uid, set_dumpable_behavior};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -141,4 +142,43 @@ pub(in crate::launcher) fn map_ids(pid: u32, user: u32, group: u32) -> io::Resul
     let proc = format!("{}/proc/{pid}", paths::host());
     write_once(&format!("{proc}/uid_map"), &format!("{INSIDE_ID} {user} 1"))?;
     write_once(&format!("{proc}/gid_map"), &format!("{INSIDE_ID} {group} 1"))
+}
+
+/// Returns the error of a process whose ids were not mapped. One that ended meanwhile says nothing about the host.
+pub(in crate::launcher) fn not_mapped(process: BorrowedFd<'_>, error: &io::Error) -> StepError {
+    let mut ended = [PollFd::new(&process, PollFlags::IN)];
+    if poll(&mut ended, Some(&Timespec::default())) == Ok(1) {
+        return StepError::process_ended();
+    }
+    StepError::new("map ids", Some("user_namespace"), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
+
+    use super::*;
+
+    #[test]
+    fn a_process_that_ended_is_not_reported_as_a_missing_layer() {
+        let mut process = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pidfd = pidfd_open(Pid::from_child(&process), PidfdFlags::empty()).unwrap();
+        let refused = io::Error::from_raw_os_error(libc::EACCES);
+        let lives = not_mapped(pidfd.as_fd(), &refused);
+        assert_eq!(
+            (lives.layer.as_deref(), lives.errno),
+            (Some("user_namespace"), libc::EACCES)
+        );
+        process.kill().unwrap();
+        waitid(
+            WaitId::PidFd(pidfd.as_fd()),
+            WaitIdOptions::EXITED | WaitIdOptions::NOWAIT,
+        )
+        .unwrap();
+        for _ in 0..2 {
+            assert_eq!(not_mapped(pidfd.as_fd(), &refused), StepError::process_ended());
+            // Once it is reaped as well.
+            process.wait().unwrap();
+        }
+    }
 }

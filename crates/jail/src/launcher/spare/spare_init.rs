@@ -67,10 +67,11 @@ pub(in crate::launcher) fn clone_first_process(
         run(prepared, socket, ways, devices, ahead, entry)
     };
     let mapped = faults::at(ahead.as_ref(), Site::Ids).and_then(|()| shared_userns::map_child(prepared, pid, host_id));
-    if mapped.is_err() {
+    mapped.map_err(|error| {
+        let error = shared_userns::not_mapped(pidfd.as_fd(), &error);
         let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
-    }
-    mapped.map_err(|error| StepError::new("map ids", Some("user_namespace"), &error))?;
+        error
+    })?;
     Ok((pid, pidfd))
 }
 

@@ -22,7 +22,7 @@ impl Jail {
         let error = match message {
             Ok(Some((FromSpare::Cloned { pid }, mut descriptors))) => {
                 let Some(pidfd) = descriptors.pop() else { return false };
-                *first = Some((pid, pidfd));
+                let (_, pidfd) = first.insert((pid, pidfd));
                 // Without namespaces no folder can be attached.
                 let found = self
                     .folder
@@ -46,7 +46,7 @@ impl Jail {
                         }
                         return false;
                     }
-                    Err(error) => StepError::new("map ids", Some("user_namespace"), &error),
+                    Err(error) => shared_userns::not_mapped(pidfd.as_fd(), &error),
                 }
             }
             Ok(Some((FromSpare::InPlace, handed))) => {
@@ -76,11 +76,7 @@ impl Jail {
             }
             Ok(Some((FromSpare::Failed(error), _))) => error,
             Ok(Some((FromSpare::Full, _))) => return false,
-            Ok(None) => StepError::new(
-                "set the sandbox up (its process ended)",
-                None,
-                &io::Error::from_raw_os_error(libc::ECHILD),
-            ),
+            Ok(None) => StepError::process_ended(),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return false,
             Err(error) => StepError::new("hear from the sandbox's process", None, &error),
         };
@@ -117,11 +113,7 @@ impl Jail {
         if lives || readable(socket) {
             return false;
         }
-        self.fail(StepError::new(
-            "set the sandbox up (its process ended)",
-            None,
-            &io::Error::from_raw_os_error(libc::ECHILD),
-        ));
+        self.fail(StepError::process_ended());
         true
     }
 
