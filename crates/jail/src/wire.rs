@@ -511,6 +511,14 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
+/// Returns true if there is something to read, if the other end is closed, or if the process of a pidfd has ended. Does
+/// not wait.
+pub(crate) fn readable(fd: impl AsFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+}
+
 /// Returns true if the other side has hung up. Does not wait.
 pub(crate) fn hung_up(socket: impl AsFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -7,7 +7,6 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{DumpableBehavior, Gid, Uid, set_dumpable_behavior};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -20,7 +19,7 @@ use crate::kernel_files::write_once;
 use crate::paths;
 use crate::spec::INSIDE_ID;
 use crate::sys::clone::{Forked, exit_now, fork};
-use crate::wire::{StepError, pair, receive_one, send};
+use crate::wire::{StepError, pair, readable, receive_one, send};
 
 /// Makes a user namespace with these id maps.
 pub(in crate::launcher) fn make_userns(users: &str, groups: &str) -> io::Result<OwnedFd> {
@@ -146,8 +145,7 @@ pub(in crate::launcher) fn map_ids(pid: u32, user: u32, group: u32) -> io::Resul
 
 /// Returns the error of a process whose ids were not mapped. One that ended meanwhile says nothing about the host.
 pub(in crate::launcher) fn not_mapped(process: BorrowedFd<'_>, error: &io::Error) -> StepError {
-    let mut ended = [PollFd::new(&process, PollFlags::IN)];
-    if poll(&mut ended, Some(&Timespec::default())) == Ok(1) {
+    if readable(process) {
         return StepError::process_ended();
     }
     StepError::new("map ids", Some("user_namespace"), error)

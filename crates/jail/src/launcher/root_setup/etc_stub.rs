@@ -43,19 +43,19 @@ struct Copying<'a> {
     left: Budget,
     /// The time of the last report that it goes on.
     told: Instant,
-    tell: &'a mut dyn FnMut(),
+    tell: &'a mut dyn FnMut() -> io::Result<()>,
 }
 
 impl Copying<'_> {
     /// Begins with an entry. False if no further one fits.
-    fn takes_entry(&mut self) -> bool {
+    fn takes_entry(&mut self) -> io::Result<bool> {
         if self.told.elapsed() >= PROGRESS_INTERVAL {
             self.told = Instant::now();
-            (self.tell)();
+            (self.tell)()?;
         }
         let entries = self.left.entries.checked_sub(1);
         self.left.entries = entries.unwrap_or(0);
-        entries.is_some()
+        Ok(entries.is_some())
     }
 }
 
@@ -63,8 +63,8 @@ impl Copying<'_> {
 /// the small trees to their places. The umask of the process is 022.
 ///
 /// On a slow file system this takes many seconds. It calls `tell` from time to time: the server must not take the launcher
-/// for one that hangs, and start another one that does the same.
-pub(in crate::launcher) fn copy(prepared: &Prepared, tell: &mut dyn FnMut()) -> io::Result<()> {
+/// for one that hangs, and start another one that does the same. It stops when `tell` fails: the server is gone.
+pub(in crate::launcher) fn copy(prepared: &Prepared, tell: &mut dyn FnMut() -> io::Result<()>) -> io::Result<()> {
     let told = Instant::now();
     for path in &prepared.host.copied {
         let (from, to) = (format!("{}{path}", paths::host()), format!("{}{path}", paths::NEW_ROOT));
@@ -152,7 +152,7 @@ fn entry(from: &Path, to: &Path, depth: usize, copying: &mut Copying<'_>) -> io:
     let Ok(found) = from.symlink_metadata() else {
         return Ok(());
     };
-    if !copying.takes_entry() {
+    if !copying.takes_entry()? {
         return Ok(());
     }
     let mode = found.permissions().mode();
@@ -174,7 +174,7 @@ fn entry(from: &Path, to: &Path, depth: usize, copying: &mut Copying<'_>) -> io:
             let (from, to) = (from.join(&name), to.join(&name));
             // There may be hundreds of links. The folder entry has the type, so this needs no further call.
             if child.file_type().is_ok_and(|kind| kind.is_symlink()) {
-                if !copying.takes_entry() {
+                if !copying.takes_entry()? {
                     return Ok(());
                 }
                 link(&from, &to)?;
@@ -273,12 +273,26 @@ mod tests {
                 &mut Copying {
                     left: SMALL_TREE_BUDGET,
                     told: Instant::now().checked_sub(PROGRESS_INTERVAL).unwrap(),
-                    tell: &mut || reports += 1,
+                    tell: &mut || {
+                        reports += 1;
+                        Ok(())
+                    },
                 },
             )
             .unwrap();
         }
         assert_eq!(reports, 3, "one for each copy: a report was due, and no further one");
+        let mut abandoned = Copying {
+            left: SMALL_TREE_BUDGET,
+            told: Instant::now().checked_sub(PROGRESS_INTERVAL).unwrap(),
+            tell: &mut || Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        let error = entry(&from, &folder.join("late"), MAX_DEPTH, &mut abandoned).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        assert!(
+            !folder.join("late").exists(),
+            "nothing is copied for a server that is gone"
+        );
         let read = |name: &str| std::fs::read_to_string(to.join(name)).unwrap();
         assert_eq!(
             (read("beside").as_str(), read("below/file").as_str()),
@@ -309,7 +323,7 @@ mod tests {
         let mut copying = Copying {
             left: SMALL_TREE_BUDGET,
             told: Instant::now(),
-            tell: &mut || {},
+            tell: &mut || Ok(()),
         };
         entry(folder.path(), &copy, 1, &mut copying).unwrap();
         let names: Vec<_> = std::fs::read_dir(&copy)

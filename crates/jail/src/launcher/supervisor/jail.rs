@@ -374,10 +374,3 @@ impl State {
         }
     }
 }
-
-/// Returns true if there is something to read, or if the other end is closed.
-pub(super) fn readable(socket: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(socket, PollFlags::IN)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)).is_ok_and(|count| count > 0)
-}

@@ -48,7 +48,6 @@ use super::root_setup::{etc_stub, prepare};
 use fair::{Balance, Load};
 use ids::HostIds;
 use in_flight::Floods;
-use jail::readable;
 use ready::{Interest, Listener, Ready, Token};
 use spares::Spares;
 use workers::Worker;
@@ -63,8 +62,8 @@ use crate::plan::Shows;
 use crate::spec::Request;
 use crate::watchdog;
 use crate::wire::{
-    FromLauncher, Killer, StepError, ToLauncher, Usage, hung_up, is_gone, pair, pause, receive, receive_what_fits,
-    send, send_patiently, send_through_floods, too_many_in_flight,
+    FromLauncher, Killer, StepError, ToLauncher, Usage, hung_up, is_gone, pair, pause, readable, receive,
+    receive_what_fits, send, send_patiently, send_through_floods, too_many_in_flight,
 };
 
 /// The maximum time between two rounds of checks while sandboxes live.
@@ -278,9 +277,7 @@ impl Supervisor {
     /// meanwhile.
     fn complete_setup(&mut self) {
         if self.prepared.private_folders.is_none()
-            && let Err(error) = etc_stub::copy(&self.prepared, &mut || {
-                let _ = self.send_to_server(&FromLauncher::Pong {});
-            })
+            && let Err(error) = etc_stub::copy(&self.prepared, &mut || self.send_to_server(&FromLauncher::Pong {}))
         {
             self.broken = Some(StepError::new("copy configuration", Some("private_root"), &error));
         }
