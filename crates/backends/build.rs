@@ -1,4 +1,4 @@
-//! Builds the agent for the feature `docker`. The agent is a static program that needs nothing from the image it runs
+//! Builds the agent for the features `docker` and `kubernetes`. The agent is a static program that needs nothing from the image it runs
 //! in. It is built for each architecture that a daemon's machine may have, packed with deflate (half the size), and
 //! embedded.
 //!
@@ -6,7 +6,8 @@
 //! calls cargo again, with a separate target folder. The agent contains no C, and Rust ships musl's C library and a
 //! linker for it, so a cross build needs only `rustup target add`. If the agent for the target's own architecture
 //! cannot be built, cargo warns. The back end refuses a daemon for whose architecture there is no agent.
-//! `SANDCELL_AGENT_X86_64` and `SANDCELL_AGENT_AARCH64` name agents that were built elsewhere.
+//! `SANDCELL_AGENT_X86_64` and `SANDCELL_AGENT_AARCH64` name agents that were built elsewhere, with `sandcell-loader` beside
+//! each.
 #![allow(
     clippy::expect_used,
     clippy::print_stdout,
@@ -17,13 +18,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const AGENT_PROGRAM: &str = "sandcell-agent";
+/// The program that starts a packed agent.
+const LOADER_PROGRAM: &str = "sandcell-loader";
 /// The architectures of daemons' machines.
 const DAEMON_ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 /// Static linking at a fixed address.
 const RUST_FLAGS: &str = "-C target-feature=+crt-static -C relocation-model=static";
 
 fn main() {
-    if std::env::var_os("CARGO_FEATURE_DOCKER").is_none() {
+    let wants = |feature| std::env::var_os(feature).is_some();
+    if !wants("CARGO_FEATURE_DOCKER") && !wants("CARGO_FEATURE_KUBERNETES") {
         println!("cargo::rerun-if-changed=build.rs");
         return;
     }
@@ -32,6 +36,8 @@ fn main() {
     for watched in [
         "agent/src",
         "agent/Cargo.toml",
+        "link/src",
+        "link/Cargo.toml",
         "jail/src",
         "jail/policy",
         "sandbox/src",
@@ -80,7 +86,9 @@ fn main() {
                 if architecture == variable("CARGO_CFG_TARGET_ARCH") {
                     println!("cargo::warning=no agent for containers in this build: {reason}");
                 }
-                std::fs::write(embedded(&out, architecture), []).expect("the output folder is writable");
+                for program in [AGENT_PROGRAM, LOADER_PROGRAM] {
+                    std::fs::write(embedded(&out, program, architecture), []).expect("the output folder is writable");
+                }
             }
         }
     }
@@ -90,14 +98,20 @@ fn variable(name: &str) -> String {
     std::env::var(name).expect("cargo sets its variables")
 }
 
-fn embedded(out: &Path, architecture: &str) -> PathBuf {
-    out.join(format!("agent-{architecture}"))
+fn embedded(out: &Path, program: &str, architecture: &str) -> PathBuf {
+    out.join(format!("{program}-{architecture}"))
 }
 
+/// Embeds the agent `built` and the loader beside it.
 fn embed(out: &Path, architecture: &str, built: &Path) {
-    let program = std::fs::read(built).expect("an agent that was built can be read");
-    let packed = miniz_oxide::deflate::compress_to_vec(&program, 10);
-    std::fs::write(embedded(out, architecture), packed).expect("the output folder is writable");
+    for (program, path) in [
+        (AGENT_PROGRAM, built.to_owned()),
+        (LOADER_PROGRAM, built.with_file_name(LOADER_PROGRAM)),
+    ] {
+        let content = std::fs::read(path).expect("a program that was built can be read");
+        let packed = miniz_oxide::deflate::compress_to_vec(&content, 10);
+        std::fs::write(embedded(out, program, architecture), packed).expect("the output folder is writable");
+    }
 }
 
 /// Returns the target folder of the agent builds: one for all profiles and targets.
@@ -139,6 +153,8 @@ fn build(crates: &Path, folder: &Path, targets: &[&str], flags: &str) -> Result<
             AGENT_PROGRAM,
             "--bin",
             AGENT_PROGRAM,
+            "--bin",
+            LOADER_PROGRAM,
         ])
         .args(["--no-default-features", "--target-dir"])
         .arg(folder)

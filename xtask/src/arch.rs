@@ -12,15 +12,18 @@ use crate::command::root;
 use crate::{circles, rust_paths};
 
 /// Allowed dependencies between crates, tests included. An unlisted crate is an error, so a new one is a decision.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 26] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 27] = [
     ("attacks", &[]),
     ("sandbox", &[]),
     ("settings", &["sandbox"]),
     ("jail", &[]),
-    ("agent", &["fuzz", "jail", "sandbox"]),
+    ("link", &[]),
+    ("agent", &["fuzz", "jail", "link", "sandbox"]),
     (
         "backends",
-        &["agent", "broker", "contract", "fake-e2b", "jail", "sandbox", "settings"],
+        &[
+            "agent", "broker", "contract", "fake-e2b", "jail", "link", "sandbox", "settings",
+        ],
     ),
     ("languages", &["fuzz", "sandbox"]),
     ("broker", &[]),

@@ -7,11 +7,12 @@ use std::path::Path;
 use crate::rust_paths;
 
 /// Folders whose modules are checked like those of a crate.
-const CHECKED_FOLDERS: [&str; 6] = [
+const CHECKED_FOLDERS: [&str; 7] = [
     "crates/agent/src/client",
     "crates/agent/src/server",
     "crates/backends/src/docker",
     "crates/backends/src/e2b",
+    "crates/backends/src/kubernetes",
     "crates/backends/src/native",
     "crates/mcp/src/content",
 ];

@@ -1,4 +1,4 @@
-//! The developers' commands: `cargo xtask check | test | soak | bench | profile | dist | e2b-compat | arch`.
+//! The developers' commands: `cargo xtask check | test | cluster | soak | bench | profile | dist | e2b-compat | arch`.
 //!
 //! They are not for users; the program itself is in `crates/`. The decision taken here: a step that a machine cannot do is
 //! reported as skipped. With `SANDCELL_TEST_REQUIRE=1` (CI) it fails instead.
@@ -42,6 +42,8 @@ enum Chore {
         #[arg(long, conflicts_with = "filters")]
         no_run: bool,
     },
+    /// The tests of the Kubernetes back end, on the cluster that `.ci/kubernetes` started
+    Cluster,
     /// Create, run and close many sandboxes on one server and compare what the machine holds before and after
     Soak {
         /// The number of sandboxes (1,000 by default, 10,000 with --kill), or with --http the number of seconds
@@ -100,6 +102,7 @@ fn main() -> ExitCode {
         Chore::Check => check::run(),
         Chore::Test { no_run: true, .. } => test::build(),
         Chore::Test { filters, .. } => test::run(&filters),
+        Chore::Cluster => test::cluster(),
         Chore::Soak {
             count,
             http: Some(clients),

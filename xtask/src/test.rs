@@ -68,8 +68,7 @@ const ON_VERSION_2: [&str; 8] = [
 const SPECIAL_TESTS: [&str; 4] = ["launch", "layers", "injected", "traces"];
 /// All tests are built with the features of that program, so that the workspace is built once. The others test the release
 /// build, which has none of them.
-pub const SPECIAL_FEATURES: &str =
-    "sandcell/fault-injection,sandcell/otel,sandcell-e2e/fault-injection,sandcell-e2e/otel";
+pub const SPECIAL_FEATURES: &str = "sandcell/fault-injection,sandcell/otel,sandcell-backends/kubernetes,sandcell-e2e/fault-injection,sandcell-e2e/otel";
 /// The arguments of that build. A part of the workspace would be built with other features of shared crates.
 const WORKSPACE_ARGUMENTS: [&str; 3] = ["--workspace", "--features", SPECIAL_FEATURES];
 /// An integration test of the package `sandcell`. Cargo builds the binary only for tests of its own package.
@@ -85,6 +84,21 @@ pub fn build() -> Result<()> {
     };
     must(&mut build())?;
     must(build().args(["--test", "groups"]))
+}
+
+/// Runs the tests of the Kubernetes back end on the cluster that `.ci/kubernetes` started. Those that kill parts of the cluster
+/// come last, one after another.
+pub fn cluster() -> Result<()> {
+    for chosen in [["--test-threads=2", "--skip=alone_"], ["--test-threads=1", "alone_"]] {
+        let mut command = cargo();
+        command.arg("test").args(WORKSPACE_ARGUMENTS);
+        must(
+            command
+                .args(["--test", "kubernetes", "--color=never", "--"])
+                .args(chosen),
+        )?;
+    }
+    Ok(())
 }
 
 /// Returns the arguments that choose all tests but those of the special program and the examples in the documentation.

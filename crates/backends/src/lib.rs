@@ -3,10 +3,22 @@
 
 use sandcell_settings::Setting;
 
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+mod agent_program;
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+mod container_env;
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+mod container_files;
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+mod container_level;
 #[cfg(feature = "docker")]
 pub mod docker;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 #[cfg(all(target_os = "linux", feature = "native"))]
 pub mod native;
+#[cfg(any(feature = "docker", feature = "kubernetes"))]
+mod tar;
 
 #[cfg(feature = "e2b")]
 pub mod e2b;

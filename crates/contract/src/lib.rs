@@ -38,6 +38,15 @@ where
     F: Fn() -> R + Send + Sync + Copy + 'static,
     R: Future<Output = Arc<dyn Backend>> + 'static,
 {
+    run_within(CASE_TIMEOUT, name, without, more, make);
+}
+
+/// Runs the suite on a back end whose sandboxes take longer, with this deadline for each case.
+pub fn run_within<F, R>(deadline: Duration, name: &'static str, without: &[(&str, &str)], more: Vec<Trial>, make: F)
+where
+    F: Fn() -> R + Send + Sync + Copy + 'static,
+    R: Future<Output = Arc<dyn Backend>> + 'static,
+{
     let arguments = Arguments::from_args();
     for (case, reason) in without {
         assert!(
@@ -58,7 +67,7 @@ where
                 runtime.block_on(async {
                     let making: Making = Box::pin(make());
                     let backend = making.await;
-                    let result = timeout(CASE_TIMEOUT, body(Arc::clone(&backend))).await;
+                    let result = timeout(deadline, body(Arc::clone(&backend))).await;
                     backend.shutdown().await;
                     result.map_err(|_| libtest_mimic::Failed::from("the case did not end in time"))
                 })
@@ -88,6 +97,7 @@ cases![
     special_and_missing_files_are_refused,
     read_only_folders_cannot_be_written,
     a_full_disk_is_reported_as_such,
+    too_many_files_are_refused,
     too_many_processes_are_refused,
     excessive_memory_is_refused_or_killed_and_counted,
     usage_counts_running_programs,
@@ -533,6 +543,10 @@ async fn a_full_disk_is_reported_as_such(backend: Arc<dyn Backend>) {
         .await
         .unwrap_err();
     assert!(matches!(error, FileError::DiskFull { .. }), "{error:?}");
+}
+
+async fn too_many_files_are_refused(backend: Arc<dyn Backend>) {
+    let sandbox = backend.create(&spec()).await.unwrap();
     let code = "import errno\ntry:\n for i in range(1000): open(f'/tmp/{i}', 'w')\nexcept OSError as e:\n print(i > 400, e.errno == errno.ENOSPC)";
     assert_eq!(python(&*sandbox, code).await.stdout, "True True\n");
 }

@@ -406,6 +406,12 @@ pub enum EndReason {
     LauncherStuck,
     /// The remote service that ran it ended it, or its time there expired.
     Expired,
+    /// The machine of a cluster that ran it ended it: it needed the room, or it shut down.
+    Evicted,
+    /// The machine of a cluster that ran it is gone, or cannot be reached.
+    NodeLost,
+    /// A person or a program removed it from the cluster.
+    Removed,
 }
 
 impl EndReason {
@@ -422,7 +428,10 @@ impl EndReason {
             | Self::LauncherLost
             | Self::LauncherKilled
             | Self::LauncherOutOfMemory
-            | Self::LauncherStuck => Code::SessionLost,
+            | Self::LauncherStuck
+            | Self::Evicted
+            | Self::NodeLost
+            | Self::Removed => Code::SessionLost,
             Self::Expired => Code::Expired,
         }
     }
@@ -452,6 +461,9 @@ impl std::fmt::Display for EndReason {
                  was ended; another one takes its place"
             }
             Self::Expired => "it expired or was ended where it ran",
+            Self::Evicted => "the node that ran it ended it, because the node needed the room or shut down",
+            Self::NodeLost => "the node that ran it is gone or cannot be reached",
+            Self::Removed => "it was removed from the cluster, by a person, a program, or because its node was lost",
         })
     }
 }

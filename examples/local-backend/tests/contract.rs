@@ -37,6 +37,7 @@ fn main() {
         ),
         ("read_only_folders_cannot_be_written", "every folder is writable"),
         ("a_full_disk_is_reported_as_such", no_limits),
+        ("too_many_files_are_refused", no_limits),
         ("too_many_processes_are_refused", no_limits),
         ("excessive_memory_is_refused_or_killed_and_counted", no_limits),
         ("usage_counts_running_programs", no_limits),

@@ -1,5 +1,6 @@
 //! One connection: its streams, the pending answers, and its end.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use sandcell_sandbox::SandboxError;
@@ -21,6 +22,8 @@ pub(super) struct AgentConnection {
     pub(super) writer: Arc<FrameWriter>,
     /// The features that the agent announced.
     features: Vec<String>,
+    /// The variables of the agent's image that it announced.
+    pub(super) announced_env: BTreeMap<String, String>,
     table: Mutex<StreamTable>,
     requests: Semaphore,
     /// Signals have a separate queue: a kill does not wait behind slow files.
@@ -61,6 +64,7 @@ impl AgentConnection {
         let agent = Arc::new(Self {
             writer,
             features: hello.features,
+            announced_env: hello.env,
             table: Mutex::new(StreamTable::default()),
             requests: Semaphore::new(MAX_REQUESTS),
             signals: Semaphore::new(MAX_REQUESTS),

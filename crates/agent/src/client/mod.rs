@@ -14,6 +14,7 @@ mod reader;
 mod streams;
 mod writer;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -101,6 +102,12 @@ impl AgentClient {
             return None;
         }
         self.direct_pipes.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Returns the variables of the agent's image, if the agent announced any.
+    #[must_use]
+    pub fn announced_env(&self) -> &BTreeMap<String, String> {
+        &self.connection.announced_env
     }
 
     /// Starts a program.

@@ -52,6 +52,9 @@ pub struct Hello {
     /// The additions to the protocol that the sender supports.
     #[serde(default)]
     pub features: Vec<String>,
+    /// The variables of the agent's image, from an agent in a container whose image the host cannot inspect.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
 }
 
 impl Hello {
@@ -74,6 +77,7 @@ impl Hello {
             ]
             .map(str::to_owned)
             .to_vec(),
+            env: BTreeMap::new(),
         }
     }
 

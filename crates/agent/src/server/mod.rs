@@ -23,6 +23,7 @@ mod usage;
 mod watch;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -68,6 +69,8 @@ pub struct ServerConfig {
     /// Folders with another path on this system than in the host's requests, where the sandbox has no separate root:
     /// (the host's path, the real path).
     pub moved_folders: Vec<(String, String)>,
+    /// The variables that the HELLO announces, if the host cannot know those of the agent's image.
+    pub announced_env: BTreeMap<String, String>,
 }
 
 /// The limits that an agent enforces on a container's processes, in bytes.
@@ -100,6 +103,7 @@ impl Default for ServerConfig {
             sockets: None,
             counts_processes: true,
             moved_folders: Vec::new(),
+            announced_env: BTreeMap::new(),
         }
     }
 }
@@ -184,7 +188,7 @@ impl Agent {
         output: OwnedFd,
         direct_pipes: Option<DirectPipes>,
         entry: Option<OwnedFd>,
-        config: ServerConfig,
+        mut config: ServerConfig,
     ) -> io::Result<Self> {
         for stream in [&input, &output] {
             fcntl_setfl(stream, fcntl_getfl(stream)? | OFlags::NONBLOCK)?;
@@ -196,6 +200,7 @@ impl Agent {
         } else {
             Hello::ours()
         };
+        hello.env = std::mem::take(&mut config.announced_env);
         if direct_pipes.is_some() {
             hello.features.push(DIRECT_PIPES_FEATURE.to_owned());
         }

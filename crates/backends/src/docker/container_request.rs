@@ -9,8 +9,8 @@ use bollard::models::{
 use sandcell_jail::masked_paths::MASKED_PATHS;
 use sandcell_sandbox::{HOME, LAYERS, Limits, MountMode, SandboxSpec};
 
-use super::agent::{self, Agent};
-use super::{labels, mount_seed};
+use super::{agent, labels, mount_seed};
+use crate::agent_program::{AGENT_PATH, Agent};
 
 /// Memory for the agent and the kernel's process structures. It is added to the limit for programs.
 const AGENT_MEMORY_BYTES: u64 = 8 << 20;
@@ -110,7 +110,7 @@ const INSTALLER_CAPABILITIES: [&str; 6] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "F
 pub(super) fn installing(image: &Image, common: &Common, caches: &[&str]) -> ContainerCreateBody {
     let spec = SandboxSpec::default();
     let mut body = body(&spec, image, common, 0);
-    body.entrypoint = Some(vec![agent::AGENT_PATH.to_owned(), "installing".to_owned()]);
+    body.entrypoint = Some(vec![AGENT_PATH.to_owned(), "installing".to_owned()]);
     body.user = Some("0:0".to_owned());
     if let Some(host) = &mut body.host_config {
         let cache = format!("rw,nosuid,nodev,exec,size={INSTALLER_CACHE},nr_inodes=50000");
@@ -123,7 +123,7 @@ pub(super) fn installing(image: &Image, common: &Common, caches: &[&str]) -> Con
                 .map(|path| ((*path).to_owned(), format!("{cache},mode=0755"))),
         );
         host.tmpfs = Some(folders);
-        host.mounts = Some(vec![common.agent.mount(true)]);
+        host.mounts = Some(vec![agent::mount(common.agent, true)]);
         host.readonly_rootfs = Some(false);
         host.cap_add = Some(INSTALLER_CAPABILITIES.map(str::to_owned).to_vec());
         host.memory = Some(INSTALLER_MEMORY);
@@ -136,7 +136,7 @@ pub(super) fn installing(image: &Image, common: &Common, caches: &[&str]) -> Con
 
 fn entrypoint(limits: &Limits, common: &Common) -> Vec<String> {
     let mut words = vec![
-        agent::AGENT_PATH.to_owned(),
+        AGENT_PATH.to_owned(),
         "contained".to_owned(),
         limits.memory.as_bytes().to_string(),
         limits.disk.as_bytes().to_string(),
@@ -288,7 +288,7 @@ fn layers() -> Mount {
 }
 
 fn mounts(common: &Common) -> Vec<Mount> {
-    let mut mounts = vec![common.agent.mount(true), layers()];
+    let mut mounts = vec![agent::mount(common.agent, true), layers()];
     let seen = common.mounts.iter().filter(|mount| mount.mode == MountMode::Ro);
     mounts.extend(seen.map(|own| Mount {
         target: Some(own.sandbox.clone()),
@@ -302,39 +302,6 @@ fn mounts(common: &Common) -> Vec<Mount> {
         ..Mount::default()
     }));
     mounts
-}
-
-/// Returns the environment of every program inside: our variables, the image's, then the caller's.
-pub(super) fn environment(spec: &SandboxSpec, image: &Image) -> BTreeMap<String, String> {
-    let cores = spec.limits.cpus.as_milli().div_ceil(1000).max(1).to_string();
-    let memory = spec.limits.memory.as_mib().to_string();
-    let mut env: BTreeMap<String, String> = [
-        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-        ("LANG", "C.UTF-8"),
-        ("LC_ALL", "C.UTF-8"),
-        ("SHELL", "/bin/sh"),
-        ("TERM", "dumb"),
-        ("TZ", "UTC"),
-    ]
-    .into_iter()
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .collect();
-    env.extend(image.env.clone());
-    // The image cannot know the writable folders and the limits.
-    let own = [
-        ("HOME", HOME),
-        ("USER", "user"),
-        ("LOGNAME", "user"),
-        ("TMPDIR", "/tmp"),
-        ("MEMORY_LIMIT_MB", memory.as_str()),
-        ("OMP_NUM_THREADS", cores.as_str()),
-        ("OPENBLAS_NUM_THREADS", cores.as_str()),
-        ("GOMAXPROCS", cores.as_str()),
-        ("PYTHON_CPU_COUNT", cores.as_str()),
-    ];
-    env.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
-    env.extend(spec.env.clone());
-    env
 }
 
 #[cfg(test)]
@@ -460,7 +427,7 @@ mod tests {
         };
         let mut spec = SandboxSpec::default();
         spec.env.insert("TMPDIR".to_owned(), "/home/user/t".to_owned());
-        let env = environment(&spec, &image);
+        let env = crate::container_env::environment(&spec, &image.env);
         assert_eq!((env["PATH"].as_str(), env["HOME"].as_str()), ("/opt/x/bin:/bin", HOME));
         assert_eq!(
             (env["PYTHON_VERSION"].as_str(), env["TMPDIR"].as_str()),

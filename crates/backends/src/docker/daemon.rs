@@ -19,7 +19,8 @@ use tokio::time::sleep;
 
 use super::connect::{Address, failed};
 use super::lifetime::Container;
-use super::{agent, labels, tar};
+use super::{agent, labels};
+use crate::tar;
 
 /// The pause before the event stream is opened again after it broke off.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);

@@ -22,7 +22,6 @@ mod mount_seed;
 mod report;
 mod runtimes;
 mod sandbox;
-mod tar;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,6 +36,7 @@ use sandcell_sandbox::{
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::timeout;
 
+use crate::container_env::environment;
 pub use config::{DockerSettings, Pull};
 use container_request::{Common, Image};
 pub use credentials::CredentialSource;
@@ -160,7 +160,7 @@ impl DockerBackend {
         let body = container_request::body(spec, image, &self.common, user);
         let daemon = Arc::clone(&self.daemon);
         let (isolation, memory, name) = (self.isolation.clone(), spec.limits.memory, name.to_owned());
-        let env = container_request::environment(spec, image);
+        let env = environment(spec, &image.env);
         let usual = name == self.image;
         let mounts = self.common.mounts.clone();
         let (sender, made) = oneshot::channel();
@@ -237,7 +237,7 @@ impl Backend for DockerBackend {
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
         let made = match self.make(spec).await {
             // The volume was removed, and the daemon created an empty one in its place.
-            Err(SandboxError::Unavailable { reason, .. }) if reason.contains(agent::AGENT_PATH) => {
+            Err(SandboxError::Unavailable { reason, .. }) if reason.contains(crate::agent_program::AGENT_PATH) => {
                 *self.agent.lock().await = false;
                 self.make(spec).await
             }

@@ -4,7 +4,8 @@ use bollard::models::SystemInfo;
 use sandcell_sandbox::{Degree, Isolation, LayerReport, LayerState, Level, SandboxError};
 
 use super::NAME;
-use super::agent::Agent;
+use crate::agent_program::Agent;
+use crate::container_level;
 
 /// The layers that every container has, because the request asks for them.
 const CONTAINER_LAYERS: [&str; 13] = [
@@ -46,7 +47,8 @@ impl DaemonInfo {
                 "switch it to Linux containers",
             ));
         }
-        let agent = Agent::of(&info.architecture.unwrap_or_default())?;
+        let agent = Agent::of(&info.architecture.unwrap_or_default())
+            .map_err(|lacking| super::connect::unavailable(lacking.reason, &lacking.remedy))?;
         let runtimes = info.runtimes.unwrap_or_default();
         if let Some(wanted) = runtime.filter(|wanted| !runtimes.is_empty() && !runtimes.contains_key(*wanted)) {
             let mut known: Vec<&str> = runtimes.keys().map(String::as_str).collect();
@@ -79,7 +81,7 @@ impl DaemonInfo {
             missing.push(("seccomp", "the daemon's default profile is \"unconfined\"".to_owned()));
         }
         Ok(Self {
-            level: level(&runtime),
+            level: container_level::of(&runtime),
             options,
             missing,
             agent,
@@ -100,23 +102,6 @@ fn names(option: &str, name: &str) -> bool {
     option
         .split(',')
         .any(|part| part == name || part.strip_prefix("name=") == Some(name))
-}
-
-/// Derives the isolation level from a runtime's name in the daemon's settings.
-fn level(runtime: &str) -> Level {
-    // A name (`runsc-kvm`), a shim (`io.containerd.kata.v2`) or a path, whose folders mean nothing.
-    let file = runtime.rsplit('/').next().unwrap_or(runtime);
-    let says = |word: &str| {
-        file.split('.')
-            .any(|part| part == word || part.starts_with(&format!("{word}-")))
-    };
-    if says("runsc") {
-        Level::Gvisor
-    } else if says("kata") {
-        Level::Microvm
-    } else {
-        Level::Container
-    }
 }
 
 pub(super) fn layers(found: &DaemonInfo) -> Vec<LayerReport> {
@@ -239,24 +224,6 @@ mod tests {
         assert!(lacks(|info| info.security_options = None).contains("seccomp"));
         let unconfined = lacks(|info| info.security_options = Some(vec!["name=seccomp,profile=unconfined".to_owned()]));
         assert!(unconfined.contains("unconfined"));
-    }
-
-    #[test]
-    fn the_runtime_decides_the_level() {
-        for (runtime, wanted) in [
-            ("runc", Level::Container),
-            ("io.containerd.runc.v2", Level::Container),
-            ("crun", Level::Container),
-            ("runsc", Level::Gvisor),
-            ("runsc-kvm", Level::Gvisor),
-            ("io.containerd.runsc.v1", Level::Gvisor),
-            ("kata-runtime", Level::Microvm),
-            ("io.containerd.kata.v2", Level::Microvm),
-            ("/opt/kata/bin/kata-qemu", Level::Microvm),
-            ("not-runsc", Level::Container),
-        ] {
-            assert_eq!(level(runtime), wanted, "{runtime}");
-        }
     }
 
     #[test]

@@ -8,15 +8,16 @@ use crate::steps;
 use crate::wire::StepError;
 
 /// Locks the calling process and its descendants, irrevocably. `memory` and `disk` are the limits of the container's
-/// processes and files, in bytes.
+/// processes and files, in bytes. `processes` is the number of processes and threads of the calling process' user, where the
+/// container's runtime limits none.
 ///
 /// # Errors
 /// The first step that failed. Earlier steps stay in force. The caller must exit.
-pub fn lock(memory: u64, disk: u64) -> Result<(), StepError> {
+pub fn lock(memory: u64, disk: u64, processes: Option<u64>) -> Result<(), StepError> {
     // The kernel keeps a whole huge page after a program frees part of it, but counts only the rest. A kernel without
     // huge pages refuses this call.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
-    take(plan::contained(memory, disk))
+    take(plan::contained(memory, disk, processes))
 }
 
 /// Locks a container that installs system packages and runs no caller's code: root keeps the rights that the container

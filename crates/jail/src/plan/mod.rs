@@ -633,10 +633,11 @@ fn system_steps(host: &Host, steps: &mut Vec<Step>) {
 /// Returns the steps of an agent in a container made by others, before it serves. It locks itself and all its
 /// descendants, as far as an unprivileged process can. The container provides namespaces, files and cgroups. `memory`
 /// and `disk` are its limits for all processes and files, in bytes.
-pub(crate) fn contained(memory: u64, disk: u64) -> Vec<Step> {
+pub(crate) fn contained(memory: u64, disk: u64, processes: Option<u64>) -> Vec<Step> {
     let limit = |resource, soft, hard| Step::ResourceLimit { resource, soft, hard };
     let (data, file) = (memory.saturating_mul(2), disk.saturating_add(64 << 20));
-    vec![
+    let counted = processes.map(|most| limit(Resource::Processes, most, most));
+    let mut steps = vec![
         limit(Resource::Core, 0, 0),
         limit(Resource::Data, data, data),
         limit(Resource::FileSize, file, file),
@@ -653,7 +654,9 @@ pub(crate) fn contained(memory: u64, disk: u64) -> Vec<Step> {
         Step::SystemCalls {
             memory_is_charged: true,
         },
-    ]
+    ];
+    steps.splice(..0, counted);
+    steps
 }
 
 /// Returns the steps of an agent in a container that installs system packages: the steps of [`contained`] that leave

@@ -1,4 +1,4 @@
-//! Archives for the daemon, which accepts and returns files in no other form.
+//! Archives, the form in which files get into containers.
 
 use std::io::{self, Read as _, Write};
 use std::path::Path;
@@ -13,7 +13,7 @@ const PIECE_BYTES: usize = 256 << 10;
 /// The maximum depth of folders.
 const MAX_DEPTH: usize = 64;
 /// The maximum size of an archive of one program without the program: headers, padding and end.
-pub(super) const MAX_OVERHEAD_BYTES: usize = 32 << 10;
+pub(crate) const MAX_OVERHEAD_BYTES: usize = 32 << 10;
 
 /// Returns the header of an entry. The owner is root, and no sandbox runs as root. `modified` is in seconds since 1970.
 fn header(kind: EntryType, mode: u32, size: u64, modified: u64) -> Header {
@@ -29,7 +29,7 @@ fn header(kind: EntryType, mode: u32, size: u64, modified: u64) -> Header {
 }
 
 /// Returns an archive of one program.
-pub(super) fn of_program(name: &str, bytes: &[u8]) -> io::Result<Vec<u8>> {
+pub(crate) fn of_program(name: &str, bytes: &[u8]) -> io::Result<Vec<u8>> {
     let size = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
     let mut archive = Builder::new(Vec::with_capacity(bytes.len() + MAX_OVERHEAD_BYTES));
     archive.append_data(&mut header(EntryType::Regular, 0o755, size, 0), name, bytes)?;
@@ -37,7 +37,7 @@ pub(super) fn of_program(name: &str, bytes: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 /// Returns true if the first entry of the archive is this program, and everybody may run it.
-pub(super) fn starts_with_program(archive: &[u8], program: &[u8]) -> bool {
+pub(crate) fn starts_with_program(archive: &[u8], program: &[u8]) -> bool {
     let first = || -> io::Result<bool> {
         let mut archive = Archive::new(archive);
         let Some(mut entry) = archive.entries()?.next().transpose()? else {
@@ -53,7 +53,7 @@ pub(super) fn starts_with_program(archive: &[u8], program: &[u8]) -> bool {
 
 /// The part of a folder that is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FolderContent {
+pub(crate) enum FolderContent {
     /// Its regular files and folders.
     Files,
     /// Its regular files, folders and links. `world_readable_only`: only those that everybody may read.
@@ -61,7 +61,7 @@ pub(super) enum FolderContent {
 }
 
 /// Sends an archive of a folder, which is called `name` in it. Blocks; ends early when the receiver is dropped.
-pub(super) fn of_folder(
+pub(crate) fn of_folder(
     folder: &Path,
     name: &str,
     content: FolderContent,
@@ -173,12 +173,12 @@ mod own {
     use std::fs::Metadata;
     use std::os::unix::fs::MetadataExt as _;
 
-    pub(super) fn world_readable_only(about: &Metadata) -> bool {
+    pub(crate) fn world_readable_only(about: &Metadata) -> bool {
         let needed = if about.is_dir() { 0o005 } else { 0o004 };
         about.mode() & needed == needed
     }
 
-    pub(super) fn executable(about: &Metadata) -> bool {
+    pub(crate) fn executable(about: &Metadata) -> bool {
         about.mode() & 0o100 != 0
     }
 }
@@ -188,12 +188,12 @@ mod own {
 mod own {
     use std::fs::Metadata;
 
-    pub(super) const fn world_readable_only(_about: &Metadata) -> bool {
+    pub(crate) const fn world_readable_only(_about: &Metadata) -> bool {
         true
     }
 
     /// Docker also makes all files from Windows executable, so a project's scripts can be started.
-    pub(super) const fn executable(_about: &Metadata) -> bool {
+    pub(crate) const fn executable(_about: &Metadata) -> bool {
         true
     }
 }
