@@ -6,8 +6,8 @@
 //! calls cargo again, with a separate target folder. The agent contains no C, and Rust ships musl's C library and a
 //! linker for it, so a cross build needs only `rustup target add`. If the agent for the target's own architecture
 //! cannot be built, cargo warns. The back end refuses a daemon for whose architecture there is no agent.
-//! `SANDCELL_AGENT_X86_64` and `SANDCELL_AGENT_AARCH64` name agents that were built elsewhere, with `sandcell-loader` beside
-//! each.
+//! `SANDCELL_AGENT_X86_64` and `SANDCELL_AGENT_AARCH64` name agents that were built elsewhere. The program
+//! `sandcell-loader` must lie in the same folder as each.
 #![allow(
     clippy::expect_used,
     clippy::print_stdout,
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const AGENT_PROGRAM: &str = "sandcell-agent";
-/// The program that starts a packed agent.
+/// The program that starts a compressed agent.
 const LOADER_PROGRAM: &str = "sandcell-loader";
 /// The architectures of daemons' machines.
 const DAEMON_ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
@@ -102,7 +102,7 @@ fn embedded(out: &Path, program: &str, architecture: &str) -> PathBuf {
     out.join(format!("{program}-{architecture}"))
 }
 
-/// Embeds the agent `built` and the loader beside it.
+/// Embeds the agent `built`, and the loader of the same folder.
 fn embed(out: &Path, architecture: &str, built: &Path) {
     for (program, path) in [
         (AGENT_PROGRAM, built.to_owned()),

@@ -4,21 +4,13 @@
 use sandcell_settings::Setting;
 
 #[cfg(any(feature = "docker", feature = "kubernetes"))]
-mod agent_program;
-#[cfg(any(feature = "docker", feature = "kubernetes"))]
-mod container_env;
-#[cfg(any(feature = "docker", feature = "kubernetes"))]
-mod container_files;
-#[cfg(any(feature = "docker", feature = "kubernetes"))]
-mod container_level;
+mod container;
 #[cfg(feature = "docker")]
 pub mod docker;
 #[cfg(feature = "kubernetes")]
 pub mod kubernetes;
 #[cfg(all(target_os = "linux", feature = "native"))]
 pub mod native;
-#[cfg(any(feature = "docker", feature = "kubernetes"))]
-mod tar;
 
 #[cfg(feature = "e2b")]
 pub mod e2b;

@@ -1,4 +1,4 @@
-//! The end of a link in a Pod: waits for the host, and passes its stream on to the agent.
+//! The end of a link in a Pod. It waits for the host and carries the streams between the host and the agent.
 //!
 //! Code inside the Pod can connect to the port as well. A connection counts only when its peer has proved with two messages that it
 //! knows the key. Until then it can neither delay nor end the connection of the host, and its memory and time are bounded.
@@ -18,9 +18,9 @@ use crate::protocol::{
     SILENCE_LIMIT, Streams,
 };
 
-/// The most connections whose peer has not shown that it knows the key, and of those that have not named their link. The oldest ones
-/// are dropped first.
+/// The maximum number of connections whose peer has not proved yet that it knows the key. The oldest one is dropped first.
 const MAX_UNPROVEN: usize = 64;
+/// The maximum number of connections whose peer has proved it and has not named its link yet. The oldest one is dropped first.
 const MAX_UNNAMED: usize = 4;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -111,7 +111,8 @@ struct Waiting {
 enum Stage {
     /// The peer's first message is awaited; these bytes of it are there.
     Unproven(Handshake, Vec<u8>),
-    /// The peer may have repeated a message that it overheard. The name of its link proves that it is there now.
+    /// The peer sent a right first message, which may be a recorded one. An encrypted message with the link's name is awaited: only a
+    /// peer that knows the key can send it.
     Unnamed(Connection),
 }
 

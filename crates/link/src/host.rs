@@ -19,7 +19,9 @@ use crate::protocol::{
 /// Bytes that are read at once, and those between the link and its user.
 const READ_BYTES: usize = 64 << 10;
 const LOCAL_BYTES: usize = 256 << 10;
-/// The pause after a connection that failed, and its upper bound. It doubles.
+/// The time limit for one connection.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause after the first failed connection. It doubles with each further one, up to the second number.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// The time that the last bytes have to reach the agent after the user has closed the link.
@@ -176,15 +178,16 @@ where
     let give_up = Instant::now() + time;
     let mut pause = FIRST_PAUSE;
     loop {
-        let failed = match dial().await {
-            Ok(stream) => match timeout(HANDSHAKE_TIMEOUT, greet(stream, key, sandbox, streams)).await {
+        let failed = match timeout(DIAL_TIMEOUT, dial()).await {
+            Ok(Ok(stream)) => match timeout(HANDSHAKE_TIMEOUT, greet(stream, key, sandbox, streams)).await {
                 Ok(Ok(live)) => return Ok(live),
                 Ok(Err(GreetError::Refused)) => return Err(End::Refused),
                 Ok(Err(GreetError::Failed(why))) => why,
                 Err(_) => "the agent does not answer".to_owned(),
             },
-            Err(DialError::Gone(why)) => return Err(End::Gone(why)),
-            Err(DialError::Again(error)) => error.to_string(),
+            Ok(Err(DialError::Gone(why))) => return Err(End::Gone(why)),
+            Ok(Err(DialError::Again(error))) => error.to_string(),
+            Err(_) => format!("no connection within {DIAL_TIMEOUT:?}"),
         };
         if Instant::now() + pause >= give_up {
             return Err(End::Unreachable(failed));

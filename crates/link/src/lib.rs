@@ -1,8 +1,8 @@
-//! One byte stream in each direction between a host and the agent in a Pod, over connections that break.
+//! A link: one byte stream in each direction between a host and the agent in a Pod.
 //!
-//! A host reaches an agent by TCP or through a tunnel. Such a connection can end at any time, and code inside the Pod can connect
-//! to the agent's port, too. A link makes one stream of as many connections as it takes: nothing is lost, doubled or out of order.
-//! Both ends prove that they know the same key, and everything is encrypted.
+//! The host connects to the agent by TCP or through a tunnel. Such a connection can break at any time. Then the host connects again, and
+//! the streams continue: nothing is lost, doubled or out of order. Code inside the Pod can also connect to the agent's port. So both ends
+//! prove that they know the same key, and all messages are encrypted.
 //!
 //! [`protocol`] has the messages and the state, without I/O; `host` and `agent` are the two ends.
 //! `docs/design/link.md` describes the protocol.

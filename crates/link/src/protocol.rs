@@ -1,4 +1,4 @@
-//! The messages of a link, and what each end remembers. No I/O.
+//! The messages of a link, and the state of each end. No I/O.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::Key;
 
 /// The cryptographic protocol: fresh keys for each connection, and a common secret that proves both ends.
 const NOISE_PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// What both ends mix into their handshake, before the name of the sandbox.
+/// The first part of the text that both ends mix into their handshake. The name of the sandbox follows.
 const PROTOCOL_NAME: &str = "sandcell-link-1";
 /// The bytes of a handshake message: a public key and a tag.
 const HANDSHAKE_BYTES: usize = 48;
@@ -143,7 +143,7 @@ fn take_message(received: &mut Vec<u8>, most: usize) -> Result<Option<Vec<u8>>, 
     Ok(Some(message))
 }
 
-/// The two streams as one end remembers them, whatever connection carries them.
+/// The state of the two streams at one end. It outlives connections.
 #[derive(Debug)]
 pub struct Streams {
     id: LinkId,
@@ -237,10 +237,10 @@ pub struct Position {
     consumed: u64,
 }
 
-/// What a peer's messages mean for the link.
+/// A message of the peer that the owner of the link must handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
-    /// The peer names its link, and where it is. [`Connection::resume_at`] follows, if it is the right link.
+    /// The peer states its link and its position in the stream to it. If the link is right, [`Connection::resume_at`] must follow.
     Resumes(LinkId, Position),
     /// The peer closes the link.
     Closed,

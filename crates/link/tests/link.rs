@@ -1,4 +1,4 @@
-//! A link between a real agent's end and a real host's end, over connections that break, and beside hostile ones.
+//! Tests of both ends of a link together. Connections break, and other peers are hostile.
 #![cfg(unix)]
 #![allow(
     clippy::unwrap_used,
@@ -341,77 +341,4 @@ async fn a_connection_on_which_nothing_comes_is_replaced() {
     tokio::time::sleep(Duration::from_secs(40)).await;
     assert_eq!(handle.connections(), 3);
     drop(halves);
-}
-
-/// Prints what a link costs beside a bare connection. `cargo test --release -p sandcell-link --all-features -- --ignored --nocapture`
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "a measurement"]
-async fn cost_of_a_link() {
-    async fn measure(name: &str, reader: &mut (impl AsyncReadExt + Unpin), writer: &mut (impl AsyncWriteExt + Unpin)) {
-        let mut times = Vec::new();
-        for _ in 0..2000 {
-            let began = std::time::Instant::now();
-            writer.write_all(&[1; 100]).await.unwrap();
-            reader.read_exact(&mut [0; 100]).await.unwrap();
-            times.push(began.elapsed());
-        }
-        times.sort_unstable();
-        println!(
-            "{name}: a round trip of 100 bytes takes {:?} (median), {:?} (least)",
-            times[1000], times[0]
-        );
-        let began = std::time::Instant::now();
-        let bytes = 64 << 20;
-        let sending = async {
-            for _ in 0..bytes / (64 << 10) {
-                writer.write_all(&[1; 64 << 10]).await.unwrap();
-            }
-        };
-        let receiving = async {
-            let mut seen = 0;
-            let mut buffer = vec![0; 64 << 10];
-            while seen < bytes {
-                seen += reader.read(&mut buffer).await.unwrap();
-            }
-        };
-        tokio::join!(sending, receiving);
-        println!(
-            "{name}: {:.0} MB/s there and back",
-            64.0 / began.elapsed().as_secs_f64()
-        );
-    }
-    fn echo(mut local: impl FnMut(&mut [u8]) -> usize + Send + 'static) -> JoinHandle<()> {
-        std::thread::spawn(move || {
-            let mut buffer = vec![0; 64 << 10];
-            while local(&mut buffer) > 0 {}
-        })
-    }
-    let agent = start_agent(Limits::default());
-    let mut local = agent.local;
-    let _echo = echo(move |buffer: &mut [u8]| {
-        let count = local.read(buffer).unwrap_or(0);
-        if local.write_all(&buffer[..count]).is_ok() {
-            count
-        } else {
-            0
-        }
-    });
-    let ((mut reader, mut writer), _handle) = connect(agent.address).await.unwrap();
-    measure("link", &mut reader, &mut writer).await;
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let stream = TcpStream::connect(address).await.unwrap();
-    stream.set_nodelay(true).unwrap();
-    let mut bare = listener.accept().unwrap().0;
-    bare.set_nodelay(true).unwrap();
-    let _echo = echo(move |buffer: &mut [u8]| {
-        let count = bare.read(buffer).unwrap_or(0);
-        if bare.write_all(&buffer[..count]).is_ok() {
-            count
-        } else {
-            0
-        }
-    });
-    let (mut reader, mut writer) = tokio::io::split(stream);
-    measure("bare", &mut reader, &mut writer).await;
 }

@@ -85,6 +85,30 @@ pub struct LayerReport {
     pub remedy: Option<String>,
 }
 
+impl LayerReport {
+    /// Returns the report of a layer that is active.
+    #[must_use]
+    pub fn active(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            state: LayerState::Active,
+            reason: None,
+            remedy: None,
+        }
+    }
+
+    /// Returns the report of a layer that is missing.
+    #[must_use]
+    pub fn missing(name: &str, reason: &str, remedy: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            state: LayerState::Missing,
+            reason: Some(reason.to_owned()),
+            remedy: Some(remedy.to_owned()),
+        }
+    }
+}
+
 /// A host mount that lies below the folders that sandboxes see, and that is not shown in them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
@@ -120,6 +144,24 @@ pub struct Isolation {
     pub layers: Vec<String>,
     /// The layers that are weaker than they could be, each as `name: reason`.
     pub degraded: Vec<String>,
+}
+
+impl Isolation {
+    /// Returns the isolation of a back end with these layers.
+    #[must_use]
+    pub fn of_layers(backend: &str, level: Level, layers: &[LayerReport]) -> Self {
+        let in_force = layers.iter().filter(|layer| layer.state != LayerState::Missing);
+        let weaker = layers
+            .iter()
+            .filter_map(|layer| layer.reason.as_ref().map(|reason| format!("{}: {reason}", layer.name)));
+        Self {
+            backend: backend.to_owned(),
+            level,
+            memory: Degree::of_memory(layers),
+            layers: in_force.map(|layer| layer.name.clone()).collect(),
+            degraded: weaker.collect(),
+        }
+    }
 }
 
 #[cfg(test)]

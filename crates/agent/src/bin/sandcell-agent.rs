@@ -1,12 +1,12 @@
-//! The agent as a separate program, over standard input and output or over a link. Container back ends can only start a program
-//! (a container's first process). The tests need the agent as process 1.
+//! The agent as a separate program. It serves over standard input and output, or over a link. Container back ends can only start a
+//! program (a container's first process). The tests need the agent as process 1.
 //!
 //! `sandcell-agent contained MEMORY DISK` serves in a container. It locks itself down and limits the container's
 //! processes and private files to these numbers of bytes. Further arguments are more folders with private files.
-//! `sandcell-agent linked PORT MEMORY DISK PROCESSES` does the same in a Pod. It serves the host that connects to the port and has the
-//! key of the variable `SANDCELL_LINK_KEY`.
-//! `sandcell-agent unpack FOLDER` extracts an archive there. `sandcell-agent reach ADDRESS` says whether a connection reaches an
-//! address. `sandcell-agent installing` serves in a container in which
+//! `sandcell-agent linked PORT MEMORY DISK PROCESSES` does the same in a Pod. It serves the host that connects to the port and proves
+//! that it knows the key. The variable `SANDCELL_LINK_KEY` holds the key, and `SANDCELL_LINK_NAME` the name of the sandbox.
+//! `sandcell-agent unpack FOLDER` extracts an archive there. `sandcell-agent reach ADDRESS` tries to connect
+//! to an address, and exits with 0 if a machine answers there and with 3 if none does. `sandcell-agent installing` serves in a container in which
 //! system packages are installed. An error that prevents serving is one line on standard error.
 
 use std::process::ExitCode;
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
 
 #[cfg(target_os = "linux")]
 mod inside {
+    use std::io::ErrorKind;
     use std::net::{SocketAddr, TcpStream};
     use std::os::fd::{AsFd as _, OwnedFd};
     use std::os::unix::net::UnixStream;
@@ -37,15 +38,16 @@ mod inside {
     use sandcell_jail::container::lockdown;
     use sandcell_link::{Key, agent as link};
 
-    /// The variables with the key and the name of the link, and what all their names begin with.
+    /// The variables with the key of the link and the name of the sandbox.
     const KEY_VARIABLE: &str = "SANDCELL_LINK_KEY";
     const NAME_VARIABLE: &str = "SANDCELL_LINK_NAME";
-    const OWN_VARIABLES: [&str; 3] = ["SANDCELL_", "KUBERNETES_", "HOSTNAME"];
+    /// The beginnings of the names of variables that do not come from the image.
+    const FOREIGN_VARIABLES: [&str; 3] = ["SANDCELL_", "KUBERNETES_", "HOSTNAME"];
     /// Threads and processes of the agent itself: its loop and its link.
     const OWN_THREADS: u64 = 2;
     /// The time for a connection of `reach`.
     const REACH_TIMEOUT: Duration = Duration::from_secs(2);
-    /// The status of `reach` that says that nothing answers at the address.
+    /// The exit status of `reach` when no machine answers.
     const CLOSED_STATUS: u8 = 3;
 
     /// Serves until the host closes its stream. Returns the exit status.
@@ -64,7 +66,7 @@ mod inside {
                 let processes = number(processes)?.saturating_add(OWN_THREADS);
                 let mut config = limited(memory, disk, Some(processes))?;
                 config.announced_env = std::env::vars()
-                    .filter(|(name, _)| !OWN_VARIABLES.iter().any(|own| name.starts_with(own)))
+                    .filter(|(name, _)| !FOREIGN_VARIABLES.iter().any(|begin| name.starts_with(begin)))
                     .collect();
                 status(serve(OwnedFd::from(input), OwnedFd::from(host), config))
             }
@@ -78,17 +80,20 @@ mod inside {
                 let unpacked = sandcell_agent::unpack::unpack(archive, std::path::Path::new(folder));
                 match unpacked {
                     Ok(()) => Ok(0),
-                    Err(error) if error.kind() == std::io::ErrorKind::StorageFull => Ok(DISK_FULL_STATUS),
+                    Err(error) if error.kind() == ErrorKind::StorageFull => Ok(DISK_FULL_STATUS),
                     Err(error) => Err(error.to_string()),
                 }
             }
             ["reach", address] => {
                 let address: SocketAddr = address.parse().map_err(|_| format!("{address} is no address"))?;
-                match TcpStream::connect_timeout(&address, REACH_TIMEOUT) {
-                    Ok(_) => Ok(0),
+                match TcpStream::connect_timeout(&address, REACH_TIMEOUT).map_err(|error| (error.kind(), error)) {
                     // The machine at the address has answered.
-                    Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => Ok(0),
-                    Err(_) => Ok(CLOSED_STATUS),
+                    Ok(_) | Err((ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset, _)) => Ok(0),
+                    Err((ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable, _)) => {
+                        Ok(CLOSED_STATUS)
+                    }
+                    // Without an attempt nothing is known.
+                    Err((_, error)) => Err(error.to_string()),
                 }
             }
             _ => Err("only sandcell starts this program".to_owned()),

@@ -1,6 +1,7 @@
-//! Starts the agent from a packed file. A Kubernetes ConfigMap holds at most 1 MiB, which the agent would exceed.
+//! Starts the agent from a compressed file. A Kubernetes ConfigMap holds at most 1 MiB, and the agent is larger.
 //!
-//! `sandcell-loader ARGUMENT...` unpacks the file beside itself into memory and executes it with the same arguments.
+//! `sandcell-loader ARGUMENT...` decompresses the file `agent.packed` of its own folder into memory. Then it executes the result with
+//! the same arguments.
 
 use std::process::ExitCode;
 
@@ -25,7 +26,7 @@ mod inside {
 
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-    /// The packed agent, in the loader's folder.
+    /// The compressed agent. It lies in the folder of this program.
     const PACKED_FILE: &str = "agent.packed";
     /// An upper bound for the agent's size in bytes.
     const MAX_PROGRAM_BYTES: usize = 4 << 20;

@@ -52,7 +52,7 @@ pub struct Hello {
     /// The additions to the protocol that the sender supports.
     #[serde(default)]
     pub features: Vec<String>,
-    /// The variables of the agent's image, from an agent in a container whose image the host cannot inspect.
+    /// The environment variables of the agent's image. Only an agent in a Pod sends them: the host cannot inspect its image.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
 }

@@ -69,7 +69,7 @@ pub struct ServerConfig {
     /// Folders with another path on this system than in the host's requests, where the sandbox has no separate root:
     /// (the host's path, the real path).
     pub moved_folders: Vec<(String, String)>,
-    /// The variables that the HELLO announces, if the host cannot know those of the agent's image.
+    /// The environment variables of the agent's image, which its HELLO announces. Empty if the host knows the image.
     pub announced_env: BTreeMap<String, String>,
 }
 

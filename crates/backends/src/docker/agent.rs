@@ -18,8 +18,9 @@ use bytes::Bytes;
 use futures::StreamExt;
 
 use super::labels;
-use crate::agent_program::{AGENT_FILE, AGENT_FOLDER, AGENT_PATH, Agent, EMBEDDED_AGENTS};
-use crate::tar;
+use crate::container::agent_program::{AGENT_FILE, AGENT_FOLDER, AGENT_PATH, Agent, EMBEDDED_AGENTS};
+use crate::container::ids::token;
+use crate::container::tar;
 
 /// The maximum number of times that the agent is written to its volume, and the pause between two times.
 const MAX_PUTS: usize = 5;
@@ -59,7 +60,7 @@ pub(super) async fn provide(docker: &Docker, agent: &Agent, image: &str) -> Resu
         ..VolumeCreateRequest::default()
     };
     docker.create_volume(create).await?;
-    let name = format!("sandcell-carrier-{}", super::token());
+    let name = format!("sandcell-carrier-{}", token());
     let body = ContainerCreateBody {
         image: Some(image.to_owned()),
         entrypoint: Some(vec![AGENT_PATH.to_owned()]),

@@ -10,15 +10,10 @@ use sandcell_jail::masked_paths::MASKED_PATHS;
 use sandcell_sandbox::{HOME, LAYERS, Limits, MountMode, SandboxSpec};
 
 use super::{agent, labels, mount_seed};
-use crate::agent_program::{AGENT_PATH, Agent};
+use crate::container::agent_program::{AGENT_PATH, Agent};
 
 /// Memory for the agent and the kernel's process structures. It is added to the limit for programs.
 const AGENT_MEMORY_BYTES: u64 = 8 << 20;
-/// The host user ids of sandboxes. Each sandbox has a different one, so the kernel's per-user counts (watches, pipes,
-/// queues) are per sandbox. They lie below 65,536, since rootless daemons map no more.
-const FIRST_USER: u32 = 30_000;
-const USER_COUNT: u32 = 30_000;
-
 /// The properties of an image that its containers need.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Image {
@@ -57,11 +52,6 @@ pub(super) struct Common {
     pub(super) agent: &'static Agent,
     /// The cores of the daemon's machine, in thousandths.
     pub(super) cores_milli: u32,
-}
-
-/// Returns the user id of the n-th sandbox.
-pub(super) fn user(number: u32) -> u32 {
-    FIRST_USER + number % USER_COUNT
 }
 
 /// Returns the request for a sandbox's container.
@@ -411,14 +401,6 @@ mod tests {
     }
 
     #[test]
-    fn users_differ_and_stay_in_their_range() {
-        assert_eq!(
-            (user(0), user(29_999), user(30_000), user(u32::MAX)),
-            (30_000, 59_999, 30_000, 47_295)
-        );
-    }
-
-    #[test]
     fn image_variables_are_kept_and_ours_win() {
         let env = [("PATH", "/opt/x/bin:/bin"), ("HOME", "/root"), ("PYTHON_VERSION", "3")];
         let image = Image {
@@ -427,7 +409,7 @@ mod tests {
         };
         let mut spec = SandboxSpec::default();
         spec.env.insert("TMPDIR".to_owned(), "/home/user/t".to_owned());
-        let env = crate::container_env::environment(&spec, &image.env);
+        let env = crate::container::env::environment(&spec, &image.env);
         assert_eq!((env["PATH"].as_str(), env["HOME"].as_str()), ("/opt/x/bin:/bin", HOME));
         assert_eq!(
             (env["PYTHON_VERSION"].as_str(), env["TMPDIR"].as_str()),

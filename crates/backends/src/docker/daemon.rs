@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bollard::Docker;
@@ -14,13 +14,13 @@ use bollard::query_parameters::{
 };
 use futures::StreamExt;
 use sandcell_sandbox::{LAYERS, SandboxError, Usage};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
 use super::connect::{Address, failed};
-use super::lifetime::Container;
 use super::{agent, labels};
-use crate::tar;
+use crate::container::lifetime::{Lifetime, Living, Registry};
+use crate::container::tar;
 
 /// The pause before the event stream is opened again after it broke off.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
@@ -28,18 +28,38 @@ const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 /// Archive pieces in the queue.
 const PIECE_QUEUE_CAPACITY: usize = 8;
 
+/// A container, shared by its task, its sandbox and the daemon's events.
+#[derive(Debug)]
+pub(super) struct Container {
+    pub(super) life: Lifetime,
+    /// The daemon reported that it ran out of memory.
+    pub(super) out_of_memory: AtomicBool,
+    /// The exit status that the daemon reported.
+    pub(super) died: watch::Sender<Option<u8>>,
+}
+
+impl Container {
+    pub(super) fn new(name: String) -> Self {
+        Self {
+            life: Lifetime::new(name),
+            out_of_memory: AtomicBool::new(false),
+            died: watch::Sender::new(None),
+        }
+    }
+}
+
+impl Living for Container {
+    fn life(&self) -> &Lifetime {
+        &self.life
+    }
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Daemon {
     pub(super) docker: Docker,
     pub(super) address: Address,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    containers: HashMap<String, Arc<Container>>,
-    closed: bool,
+    pub(super) containers: Registry<Container>,
 }
 
 impl Daemon {
@@ -48,43 +68,15 @@ impl Daemon {
         let daemon = Arc::new(Self {
             docker,
             address,
-            state: Mutex::default(),
+            containers: Registry::new(),
         });
         tokio::spawn(listen(Arc::downgrade(&daemon)));
         daemon
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Registers a container; returns false once the server is ending.
-    pub(super) fn add(&self, container: &Arc<Container>) -> bool {
-        let mut state = self.state();
-        if !state.closed {
-            state.containers.insert(container.name.clone(), Arc::clone(container));
-        }
-        !state.closed
-    }
-
-    pub(super) fn forget(&self, name: &str) {
-        self.state().containers.remove(name);
-    }
-
-    /// Asks all containers to end and refuses new ones.
-    pub(super) fn close(&self) -> Vec<Arc<Container>> {
-        let mut state = self.state();
-        state.closed = true;
-        let all: Vec<_> = state.containers.values().cloned().collect();
-        for container in &all {
-            container.ask();
-        }
-        all
-    }
-
     /// Handles an event; `status` is the exit status of a container that died.
     fn heard(&self, name: &str, action: &str, status: Option<u8>) {
-        let container = self.state().containers.get(name).cloned();
+        let container = self.containers.get(name);
         match (container, action) {
             (Some(container), "oom") => container.out_of_memory.store(true, Ordering::Release),
             (Some(container), "die") => {

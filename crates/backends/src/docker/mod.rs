@@ -17,7 +17,6 @@ mod discovery;
 mod image;
 mod jobs;
 mod labels;
-mod lifetime;
 mod mount_seed;
 mod report;
 mod runtimes;
@@ -36,7 +35,9 @@ use sandcell_sandbox::{
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::timeout;
 
-use crate::container_env::environment;
+use crate::container::env::environment;
+use crate::container::ids;
+use crate::container::sandbox::ContainerSandbox;
 pub use config::{DockerSettings, Pull};
 use container_request::{Common, Image};
 pub use credentials::CredentialSource;
@@ -44,7 +45,7 @@ use daemon::Daemon;
 use image::Images;
 use runtimes::Runtimes;
 pub use runtimes::{Prepared, Runtime};
-use sandbox::DockerSandbox;
+use sandbox::DockerHost;
 
 /// The back end's name in settings and results.
 pub const NAME: &str = "docker";
@@ -97,7 +98,7 @@ impl DockerBackend {
         let found = report::DaemonInfo::from_daemon(info, settings.runtime.as_deref())?;
         report::check_floor(&found, config.isolation_min, config.limits_min)?;
         let layers = report::layers(&found);
-        let seed = token_number();
+        let seed = ids::first_number();
         Ok(Arc::new(Self {
             images: Arc::new(Images::new(
                 docker.clone(),
@@ -133,7 +134,7 @@ impl DockerBackend {
         Ok(())
     }
 
-    async fn make(&self, spec: &SandboxSpec) -> Result<DockerSandbox, SandboxError> {
+    async fn make(&self, spec: &SandboxSpec) -> Result<ContainerSandbox<DockerHost>, SandboxError> {
         let name = spec.image.as_deref().unwrap_or(&self.image);
         let image = self.images.find(name).await?;
         self.provide(&image.id).await?;
@@ -155,8 +156,13 @@ impl DockerBackend {
     }
 
     /// Creates a container of `image`, whose name is `name`.
-    async fn container(&self, spec: &SandboxSpec, name: &str, image: &Image) -> Result<DockerSandbox, SandboxError> {
-        let user = container_request::user(self.next_user.fetch_add(1, Ordering::Relaxed));
+    async fn container(
+        &self,
+        spec: &SandboxSpec,
+        name: &str,
+        image: &Image,
+    ) -> Result<ContainerSandbox<DockerHost>, SandboxError> {
+        let user = ids::user(self.next_user.fetch_add(1, Ordering::Relaxed));
         let body = container_request::body(spec, image, &self.common, user);
         let daemon = Arc::clone(&self.daemon);
         let (isolation, memory, name) = (self.isolation.clone(), spec.limits.memory, name.to_owned());
@@ -168,9 +174,8 @@ impl DockerBackend {
         // removes the container.
         tokio::spawn(async move {
             let made = sandbox::make(&daemon, body).await;
-            let made = made.map(|(container, client)| DockerSandbox {
-                daemon,
-                container,
+            let made = made.map(|(container, client)| ContainerSandbox {
+                host: DockerHost { daemon, container },
                 client,
                 isolation,
                 env: BaseEnv::new(env),
@@ -237,7 +242,9 @@ impl Backend for DockerBackend {
     async fn create(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>, SandboxError> {
         let made = match self.make(spec).await {
             // The volume was removed, and the daemon created an empty one in its place.
-            Err(SandboxError::Unavailable { reason, .. }) if reason.contains(crate::agent_program::AGENT_PATH) => {
+            Err(SandboxError::Unavailable { reason, .. })
+                if reason.contains(crate::container::agent_program::AGENT_PATH) =>
+            {
                 *self.agent.lock().await = false;
                 self.make(spec).await
             }
@@ -247,8 +254,8 @@ impl Backend for DockerBackend {
     }
 
     async fn shutdown(&self) {
-        let ending = self.daemon.close();
-        let all = futures::future::join_all(ending.iter().map(|container| container.removed()));
+        let ending = self.daemon.containers.close();
+        let all = futures::future::join_all(ending.iter().map(|container| container.life.removed()));
         if timeout(SHUTDOWN_TIMEOUT, all).await.is_err() {
             tracing::warn!("containers did not end within {SHUTDOWN_TIMEOUT:?}");
         }
@@ -280,23 +287,6 @@ impl BackendImages for DockerBackend {
 
 impl Drop for DockerBackend {
     fn drop(&mut self) {
-        drop(self.daemon.close());
-    }
-}
-
-fn token_number() -> u32 {
-    let mut bytes = [0; 4];
-    // Without randomness two servers may start with the same user ids and share some.
-    let _ = getrandom::fill(&mut bytes);
-    u32::from_le_bytes(bytes)
-}
-
-/// Returns a unique part of a name.
-fn token() -> String {
-    let mut bytes = [0; 8];
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
-        // The daemon refuses a name that is in use, so a collision is harmless.
-        Err(_) => format!("{}", std::process::id()),
+        drop(self.daemon.containers.close());
     }
 }

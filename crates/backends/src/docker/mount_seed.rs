@@ -12,8 +12,8 @@ use sandcell_sandbox::{Mount, MountMode, SandboxError};
 use tokio::time::timeout;
 
 use super::connect;
-use crate::container_files::{self, CopyError};
-use crate::tar;
+use crate::container::files::{self, CopyError};
+use crate::container::tar;
 
 /// The deadline of all copies of a sandbox together.
 const COPY_TIMEOUT: Duration = Duration::from_secs(25);
@@ -47,7 +47,7 @@ async fn copy(client: &AgentClient, mount: &Mount) -> Result<(), SandboxError> {
     let content = tar::FolderContent::Copy {
         world_readable_only: world_readable_only(),
     };
-    match container_files::copy(client, &mount.host, ".", content, target).await {
+    match files::copy(client, &mount.host, ".", content, target).await {
         Ok(()) => Ok(()),
         Err(CopyError::Full) => Err(connect::unavailable(
             format!("{host} is mounted \"cow\", and does not fit on the sandbox's disk"),

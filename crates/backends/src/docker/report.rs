@@ -1,11 +1,11 @@
 //! Reports the isolation layers that a daemon provides, and those that it lacks.
 
 use bollard::models::SystemInfo;
-use sandcell_sandbox::{Degree, Isolation, LayerReport, LayerState, Level, SandboxError};
+use sandcell_sandbox::{Degree, Isolation, LayerReport, Level, SandboxError};
 
 use super::NAME;
-use crate::agent_program::Agent;
-use crate::container_level;
+use crate::container::agent_program::Agent;
+use crate::container::level;
 
 /// The layers that every container has, because the request asks for them.
 const CONTAINER_LAYERS: [&str; 13] = [
@@ -81,7 +81,7 @@ impl DaemonInfo {
             missing.push(("seccomp", "the daemon's default profile is \"unconfined\"".to_owned()));
         }
         Ok(Self {
-            level: container_level::of(&runtime),
+            level: level::of(&runtime),
             options,
             missing,
             agent,
@@ -105,54 +105,29 @@ fn names(option: &str, name: &str) -> bool {
 }
 
 pub(super) fn layers(found: &DaemonInfo) -> Vec<LayerReport> {
-    let active = |name: &str| LayerReport {
-        name: name.to_owned(),
-        state: LayerState::Active,
-        reason: None,
-        remedy: None,
-    };
-    let missing = |name: &str, reason: &str, remedy: &str| LayerReport {
-        name: name.to_owned(),
-        state: LayerState::Missing,
-        reason: Some(reason.to_owned()),
-        remedy: Some(remedy.to_owned()),
-    };
     let mut layers = Vec::new();
     if found.has("rootless") || found.has("userns") {
-        layers.push(active("user_namespace"));
+        layers.push(LayerReport::active("user_namespace"));
     } else if found.level == Level::Container {
-        layers.push(missing(
+        layers.push(LayerReport::missing(
             "user_namespace",
             "the daemon's containers share the host's users; each sandbox has a separate user without privileges there",
             "start the daemon with `--userns-remap=default`, or use a rootless daemon",
         ));
     }
-    layers.extend(CONTAINER_LAYERS.map(active));
+    layers.extend(CONTAINER_LAYERS.map(LayerReport::active));
     if found.has("apparmor") {
-        layers.push(active("apparmor"));
+        layers.push(LayerReport::active("apparmor"));
     }
     if found.has("selinux") {
-        layers.push(active("selinux"));
+        layers.push(LayerReport::active("selinux"));
     }
-    layers.extend(AMOUNT_LAYERS.map(active));
+    layers.extend(AMOUNT_LAYERS.map(LayerReport::active));
     layers
 }
 
 pub(super) fn isolation(found: &DaemonInfo, layers: &[LayerReport]) -> Isolation {
-    Isolation {
-        backend: NAME.to_owned(),
-        level: found.level,
-        memory: Degree::of_memory(layers),
-        layers: layers
-            .iter()
-            .filter(|layer| layer.state == LayerState::Active)
-            .map(|layer| layer.name.clone())
-            .collect(),
-        degraded: layers
-            .iter()
-            .filter_map(|layer| layer.reason.as_ref().map(|reason| format!("{}: {reason}", layer.name)))
-            .collect(),
-    }
+    Isolation::of_layers(NAME, found.level, layers)
 }
 
 /// Refuses isolation below the operator's floor. Nothing else watches a limit that the daemon cannot enforce, so both

@@ -340,7 +340,7 @@ impl Installation {
         let forward = client.forward(PROXY_PORT, "network").await;
         let forward = forward.map_err(|error| error.to_string())?;
         let way = mirrors
-            .open(&rule, forward, &container.name)
+            .open(&rule, forward, &container.life.name)
             .map_err(|failure| failure.message)?;
         for (number, argv) in self.steps().into_iter().enumerate() {
             let say = |line: &str| {
@@ -353,7 +353,7 @@ impl Installation {
             let step = self.step(&client, argv, say);
             let done = tokio::select! {
                 done = step => done,
-                full = self.watch(&container.name) => Err(full),
+                full = self.watch(&container.life.name) => Err(full),
             };
             if let Err(said) = done {
                 let denied = way.denied_since(0);
@@ -380,7 +380,7 @@ impl Installation {
             text: format!("keeping {} with {languages}", one_line(&self.name)),
             ..Preparing::default()
         });
-        self.commit(&container.name).await?;
+        self.commit(&container.life.name).await?;
         prune_to(&self.daemon, MAX_PREPARED_IMAGES).await;
         Ok(())
     }
@@ -539,11 +539,11 @@ fn complaint(program: &str, said: &str) -> String {
 }
 
 /// Ends a container on drop.
-struct Ending(Arc<super::lifetime::Container>);
+struct Ending(Arc<super::daemon::Container>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        self.0.ask();
+        self.0.life.ask();
     }
 }
 

@@ -1,9 +1,8 @@
 //! One container: its creation, its end, and its sandbox.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,21 +12,17 @@ use bollard::query_parameters::{
 };
 use sandcell_agent::client::AgentClient;
 use sandcell_agent::protocol::DISK_FULL_STATUS;
-use sandcell_sandbox::{
-    Attachments, BaseEnv, ByteSize, Command, Connection, EndReason, Ended, Files, Forward, Isolation, LAYERS,
-    LAYERS_MAX, Ports, Process, Sandbox, SandboxError, SavedFiles, Usage,
-};
-use tokio::sync::watch;
+use sandcell_sandbox::{EndReason, SandboxError, Usage};
 use tokio::time::{sleep, timeout};
 
 use super::attach_stream::{AttachState, StdoutReader};
 use super::connect::failed;
-use super::daemon::Daemon;
-use super::lifetime::Container;
+use super::daemon::{Container, Daemon};
 use super::{NAME, connect};
+use crate::container::ids::token;
+use crate::container::lifetime::{Lifetime, Living};
+use crate::container::sandbox::{CLOSE_TIMEOUT, Host};
 
-/// The deadline of closing.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time the daemon has to report how a container ended.
 const END_REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The number of removal attempts, and the pause between them.
@@ -39,15 +34,8 @@ pub(super) async fn make(
     daemon: &Arc<Daemon>,
     body: ContainerCreateBody,
 ) -> Result<(Arc<Container>, AgentClient), SandboxError> {
-    let container = Arc::new(Container {
-        name: format!("sandcell-{}", super::token()),
-        asked: watch::Sender::new(false),
-        ended: watch::Sender::new(None),
-        removed: watch::Sender::new(false),
-        out_of_memory: AtomicBool::new(false),
-        died: watch::Sender::new(None),
-    });
-    if !daemon.add(&container) {
+    let container = Arc::new(Container::new(format!("sandcell-{}", token())));
+    if !daemon.containers.add(&container) {
         return Err(connect::unavailable("the server is ending", "start it again"));
     }
     let attach_state = AttachState::new();
@@ -57,7 +45,7 @@ pub(super) async fn make(
     match started {
         Ok(client) => Ok((container, client)),
         Err(error) => {
-            container.ask();
+            container.life.ask();
             // The number of removal attempts bounds this wait.
             let _ = keeping.await;
             Err(error)
@@ -71,7 +59,7 @@ async fn start(
     body: ContainerCreateBody,
     attach_state: &Arc<AttachState>,
 ) -> Result<AgentClient, SandboxError> {
-    let (docker, name) = (&daemon.docker, container.name.as_str());
+    let (docker, name) = (&daemon.docker, container.life.name.as_str());
     let told = |error| failed(&daemon.address, &error);
     let options = CreateContainerOptionsBuilder::default().name(name).build();
     docker.create_container(Some(options), body).await.map_err(told)?;
@@ -100,17 +88,16 @@ async fn start(
 
 /// Waits for the container's end or a request to end it, reports the reason, and removes the container.
 async fn keep(daemon: Arc<Daemon>, container: Arc<Container>, attach_state: Arc<AttachState>) {
-    let mut asked = container.asked.subscribe();
     let reason = tokio::select! {
         biased;
-        () = async { drop(asked.wait_for(|asked| *asked).await) } => EndReason::Closed,
+        () = container.life.asked() => EndReason::Closed,
         () = attach_state.ended() => why(&daemon, &container).await,
     };
     // Reported before the removal: a daemon that is gone or busy answers late.
-    container.ended.send_replace(Some(Ended { reason }));
-    remove(&daemon, &container.name).await;
-    daemon.forget(&container.name);
-    container.removed.send_replace(true);
+    container.life.end(reason);
+    remove(&daemon, &container.life.name).await;
+    daemon.containers.forget(&container.life.name);
+    container.life.is_removed();
 }
 
 /// Determines why a container's stream ended without a request.
@@ -155,168 +142,35 @@ async fn remove(daemon: &Daemon, name: &str) {
     );
 }
 
-/// A container as a sandbox.
+/// A container at its daemon.
 #[derive(Debug)]
-pub(super) struct DockerSandbox {
+pub(super) struct DockerHost {
     pub(super) daemon: Arc<Daemon>,
     pub(super) container: Arc<Container>,
-    pub(super) client: AgentClient,
-    pub(super) isolation: Isolation,
-    pub(super) env: BaseEnv,
-    pub(super) memory: ByteSize,
-    pub(super) image: String,
-    /// True for the default image, for which packages are installed.
-    pub(super) usual: bool,
-    /// The attached folders, failed attempts included: each path is used once.
-    pub(super) attached: tokio::sync::Mutex<Vec<PathBuf>>,
 }
 
-impl DockerSandbox {
-    fn check_alive(&self) -> Result<(), SandboxError> {
-        self.container
-            .has_ended()
-            .map_or(Ok(()), |ended| Err(SandboxError::Gone(ended.reason)))
-    }
-}
-
-impl Drop for DockerSandbox {
-    fn drop(&mut self) {
-        self.container.ask();
+impl Living for DockerHost {
+    fn life(&self) -> &Lifetime {
+        &self.container.life
     }
 }
 
 #[async_trait]
-impl Sandbox for DockerSandbox {
-    fn isolation(&self) -> &Isolation {
-        &self.isolation
-    }
-
-    fn base_env(&self) -> &BTreeMap<String, String> {
-        self.env.get()
-    }
-
-    fn add_env(&self, env: &BTreeMap<String, String>) -> Result<(), SandboxError> {
-        self.env.add(env)
-    }
-
-    fn image(&self) -> Option<&str> {
-        Some(&self.image)
-    }
-
-    async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {
-        self.check_alive()?;
-        self.client.spawn(command).await
-    }
-
-    fn memory_limit(&self) -> Option<u64> {
-        Some(self.memory.as_bytes())
-    }
-
-    fn files(&self) -> &dyn Files {
-        self.client.files()
-    }
-
-    fn saved_files(&self) -> Option<&dyn SavedFiles> {
-        self.client.saved_files()
-    }
-
-    fn attachments(&self) -> Option<&dyn Attachments> {
-        Some(self)
-    }
-
-    fn ports(&self) -> Option<&dyn Ports> {
-        Some(self)
-    }
-
-    async fn pause(&self) -> Result<(), SandboxError> {
-        self.check_alive()?;
-        self.client.pause().await
-    }
-
-    async fn resume(&self) -> Result<(), SandboxError> {
-        self.check_alive()?;
-        self.client.resume().await
-    }
-
+impl Host for DockerHost {
     async fn usage(&self) -> Result<Usage, SandboxError> {
-        self.check_alive()?;
-        let inside = self.client.usage().await?;
-        let outside = match inside.group {
-            Some(group) => Usage {
-                memory: group.memory,
-                memory_peak: group.memory_peak,
-                cpu_us: group.cpu_us,
-                memory_events: group.memory_events,
-                process_events: group.process_events,
-                ..Usage::default()
-            },
-            None => self.daemon.usage(&self.container.name).await?,
-        };
-        Ok(Usage {
-            processes: inside.processes,
-            disk: inside.disk,
-            inodes: inside.inodes,
-            ..outside
-        })
+        self.daemon.usage(&self.container.life.name).await
     }
 
-    async fn close(&self) -> Result<(), SandboxError> {
-        self.container.ask();
-        match timeout(CLOSE_TIMEOUT, self.container.removed()).await {
-            Ok(()) => Ok(()),
-            Err(_) => Err(SandboxError::Unavailable {
-                backend: NAME.to_owned(),
-                reason: format!(
-                    "the container {} was not removed within {CLOSE_TIMEOUT:?}",
-                    self.container.name
-                ),
-                remedy: format!("`docker rm -f {}` on the daemon's machine", self.container.name),
-            }),
+    async fn copy_layer(&self, _client: &AgentClient, folder: &Path, number: usize) -> Result<(), SandboxError> {
+        self.daemon.upload(&self.container.life.name, folder, number).await
+    }
+
+    fn not_removed(&self) -> SandboxError {
+        let name = &self.container.life.name;
+        SandboxError::Unavailable {
+            backend: NAME.to_owned(),
+            reason: format!("the container {name} was not removed within {CLOSE_TIMEOUT:?}"),
+            remedy: format!("`docker rm -f {name}` on the daemon's machine"),
         }
-    }
-
-    async fn ended(&self) -> Ended {
-        // When the stream ends, because the agent ended or broke the protocol, the container ends.
-        self.container.ended().await
-    }
-}
-
-#[async_trait]
-impl Attachments for DockerSandbox {
-    async fn attach(&self, folder: &Path) -> Result<String, SandboxError> {
-        self.check_alive()?;
-        if !self.usual {
-            return Err(SandboxError::Unsupported(format!(
-                "installing packages into the image {}, which is not the default one,",
-                self.image
-            )));
-        }
-        let mut attached = self.attached.lock().await;
-        let number = attached.len();
-        if number >= LAYERS_MAX {
-            return Err(SandboxError::Full {
-                what: format!("at most {LAYERS_MAX} sets of packages fit into one sandbox"),
-            });
-        }
-        attached.push(folder.to_owned());
-        self.daemon.upload(&self.container.name, folder, number).await?;
-        Ok(format!("{LAYERS}/{number}"))
-    }
-
-    async fn attached(&self) -> Vec<PathBuf> {
-        self.attached.lock().await.clone()
-    }
-}
-
-#[async_trait]
-impl Ports for DockerSandbox {
-    async fn forward(&self, port: u16) -> Result<Forward, SandboxError> {
-        self.check_alive()?;
-        self.client.forward(port, "network").await
-    }
-
-    async fn open(&self, port: u16) -> Result<Box<dyn Connection>, SandboxError> {
-        self.check_alive()?;
-        self.client.open(port).await
     }
 }

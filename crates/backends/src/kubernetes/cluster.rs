@@ -1,58 +1,43 @@
 //! The cluster as this server sees it: its Pods, and the watch that reports their states.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::collections::HashSet;
+use std::sync::{Arc, Weak};
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
-use sandcell_sandbox::{EndReason, Ended};
+use sandcell_sandbox::EndReason;
 use tokio::sync::watch;
 
 use super::labels;
 use super::objects::Objects;
 use super::view::View;
+use crate::container::lifetime::{Lifetime, Living, Registry};
 
-/// The state of one Pod, shared by its task, its sandbox and the watch.
+/// A Pod, shared by its task, its sandbox and the watch.
 #[derive(Debug)]
 pub(super) struct PodState {
-    pub(super) name: String,
-    /// Turns true when a caller asks it to end.
-    pub(super) asked: watch::Sender<bool>,
-    /// What the cluster says about it.
+    pub(super) life: Lifetime,
+    /// The state of the Pod that the cluster has reported last.
     pub(super) view: watch::Sender<View>,
-    pub(super) ended: watch::Sender<Option<Ended>>,
-    /// Turns true when nothing of it is left, or its removal was given up.
-    pub(super) removed: watch::Sender<bool>,
     /// Turns true when the watch reported its deletion.
     deleted: watch::Sender<bool>,
+}
+
+impl Living for PodState {
+    fn life(&self) -> &Lifetime {
+        &self.life
+    }
 }
 
 impl PodState {
     pub(super) fn new(name: String) -> Self {
         Self {
-            name,
-            asked: watch::Sender::new(false),
+            life: Lifetime::new(name),
             view: watch::Sender::new(View::Waiting { why: None }),
-            ended: watch::Sender::new(None),
-            removed: watch::Sender::new(false),
             deleted: watch::Sender::new(false),
         }
-    }
-
-    pub(super) fn ask(&self) {
-        self.asked.send_replace(true);
-    }
-
-    pub(super) fn has_ended(&self) -> Option<Ended> {
-        self.ended.borrow().clone()
-    }
-
-    /// Waits until a caller asks it to end.
-    pub(super) async fn asked(&self) {
-        // The sender lives as long as this borrow, here and below.
-        let _ = self.asked.subscribe().wait_for(|asked| *asked).await;
     }
 
     /// Waits until the cluster says that it has ended.
@@ -70,93 +55,6 @@ impl PodState {
         let _ = self.deleted.subscribe().wait_for(|deleted| *deleted).await;
     }
 
-    /// Waits until nothing of it is left.
-    pub(super) async fn removed(&self) {
-        let _ = self.removed.subscribe().wait_for(|removed| *removed).await;
-    }
-
-    pub(super) async fn ended(&self) -> Ended {
-        let mut ended = self.ended.subscribe();
-        let seen = ended.wait_for(Option::is_some).await;
-        let seen = seen.ok().and_then(|ended| ended.clone());
-        seen.unwrap_or(Ended {
-            reason: EndReason::AgentLost,
-        })
-    }
-}
-
-/// See the module's documentation.
-#[derive(Debug)]
-pub(super) struct Cluster {
-    pub(super) objects: Objects,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    pods: HashMap<String, Arc<PodState>>,
-    closed: bool,
-}
-
-impl Cluster {
-    /// Watches the Pods of `server` in a separate task.
-    pub(super) fn new(objects: Objects, server: &str) -> Arc<Self> {
-        let cluster = Arc::new(Self {
-            objects,
-            state: Mutex::default(),
-        });
-        tokio::spawn(follow(Arc::downgrade(&cluster), labels::pods_of(server)));
-        cluster
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Registers a Pod; returns false once the server is ending.
-    pub(super) fn add(&self, pod: &Arc<PodState>) -> bool {
-        let mut state = self.state();
-        if !state.closed {
-            state.pods.insert(pod.name.clone(), Arc::clone(pod));
-        }
-        !state.closed
-    }
-
-    pub(super) fn forget(&self, name: &str) {
-        self.state().pods.remove(name);
-    }
-
-    /// Asks all Pods to end and refuses new ones.
-    pub(super) fn close(&self) -> Vec<Arc<PodState>> {
-        let mut state = self.state();
-        state.closed = true;
-        let all: Vec<_> = state.pods.values().cloned().collect();
-        for pod in &all {
-            pod.ask();
-        }
-        all
-    }
-
-    fn seen(&self, pod: &Pod) {
-        let Some(name) = &pod.metadata.name else { return };
-        let state = self.state().pods.get(name).cloned();
-        if let Some(state) = state {
-            state.set(View::of(pod));
-        }
-    }
-
-    fn is_deleted(&self, name: &str) {
-        let state = self.state().pods.get(name).cloned();
-        if let Some(state) = state {
-            state.set(View::Ended {
-                reason: EndReason::Removed,
-            });
-            state.deleted.send_replace(true);
-        }
-    }
-}
-
-impl PodState {
     /// Records a state. The first end stays: a deletion follows most ends.
     fn set(&self, view: View) {
         self.view.send_if_modified(|current| {
@@ -166,6 +64,41 @@ impl PodState {
             }
             changes
         });
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Cluster {
+    pub(super) objects: Objects,
+    pub(super) pods: Registry<PodState>,
+}
+
+impl Cluster {
+    /// Watches the Pods of `server` in a separate task.
+    pub(super) fn new(objects: Objects, server: &str) -> Arc<Self> {
+        let cluster = Arc::new(Self {
+            objects,
+            pods: Registry::new(),
+        });
+        tokio::spawn(follow(Arc::downgrade(&cluster), labels::pods_of(server)));
+        cluster
+    }
+
+    fn seen(&self, pod: &Pod) {
+        let Some(name) = &pod.metadata.name else { return };
+        if let Some(state) = self.pods.get(name) {
+            state.set(View::of(pod));
+        }
+    }
+
+    fn is_deleted(&self, name: &str) {
+        if let Some(state) = self.pods.get(name) {
+            state.set(View::Ended {
+                reason: EndReason::Removed,
+            });
+            state.deleted.send_replace(true);
+        }
     }
 }
 

@@ -21,8 +21,8 @@ sandcell_settings::settings! {
         /// The image of sandboxes that name none. Its programs are the languages that calls can use.
         "image" => image: String = project(Kind::RequiredText, "python:3.13-slim"),
 
-        /// The RuntimeClass of the Pods. Its handler decides the level of isolation: `runsc` or `gvisor` is gVisor, `kata` is a
-        /// micro virtual machine. Empty: the cluster's own choice, which counts as `container`.
+        /// The RuntimeClass of the Pods. The name of its handler decides the level of isolation: `gvisor` for `runsc` or `gvisor`, and
+        /// `microvm` for `kata`. Empty: the default of the cluster, with the level `container`.
         "runtime_class" => runtime_class: Option<String> = operator(Kind::Text, ""),
 
         /// When nodes pull images: `missing`, `always` or `never`.
@@ -37,12 +37,13 @@ sandcell_settings::settings! {
         /// The architecture of the nodes, as Kubernetes names it.
         "architecture" => architecture: String = operator(Kind::OneOf(&["amd64", "arm64"]), "amd64"),
 
-        /// How this server reaches the agent of a Pod: `pod_ip` by the Pod's address, which takes a network that leads to Pods;
-        /// `port_forward` through the API server; `auto` by the address if this server runs in a Pod.
+        /// The way from this server to the agent in a Pod. `pod_ip`: a connection to the address of the Pod; the server's network must
+        /// lead to Pods. `port_forward`: a connection through the API server. `auto`: `pod_ip` if this server runs in a Pod, else
+        /// `port_forward`.
         "connect" => connect: Connect = operator(Kind::OneOf(&["auto", "pod_ip", "port_forward"]), "auto"),
 
-        /// What keeps code in a Pod from the cluster's network: `policy` is a NetworkPolicy, which is tried before the first
-        /// sandbox is handed out; `open` leaves the network open to code.
+        /// The network access of code in a Pod. `policy`: none; the server makes a NetworkPolicy, and makes no sandbox if the cluster
+        /// does not enforce it. `open`: code can reach everything that Pods can reach.
         "network" => network: NetworkGuard = operator(Kind::OneOf(&["policy", "open"]), "policy"),
     }
 }
@@ -69,27 +70,27 @@ impl Pull {
     }
 }
 
-/// How this server reaches the agent of a Pod.
+/// The way from this server to the agent in a Pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connect {
-    /// By the Pod's address if this server runs in a Pod, else through the API server.
+    /// `PodIp` if this server runs in a Pod, else `PortForward`.
     Auto,
-    /// By the Pod's address.
+    /// A connection to the Pod's address.
     PodIp,
-    /// Through the API server.
+    /// A connection through the API server.
     PortForward,
 }
 
-/// What keeps code in a Pod from the cluster's network.
+/// The network access of code in a Pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NetworkGuard {
-    /// A NetworkPolicy that denies everything.
+    /// None, by a NetworkPolicy.
     Policy,
-    /// Nothing.
+    /// The access that Pods have.
     Open,
 }
 
-/// Makes a setting's type of an enumeration whose values are words.
+/// Implements the type of a setting whose values are words.
 macro_rules! words {
     ($kind:ty, $($word:literal => $value:ident),* $(,)?) => {
         impl SettingType for $kind {

@@ -3,7 +3,6 @@
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::Api;
@@ -12,7 +11,6 @@ use kube::{Client, Config};
 use sandcell_sandbox::{SandboxError, with_sources};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 use super::cluster::PodState;
 use super::config::{Connect, KubernetesSettings};
@@ -21,8 +19,6 @@ use super::objects::Objects;
 use super::pod::AGENT_PORT;
 use super::view::View;
 
-/// The time limit for a connection to an agent.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A variable that the cluster sets in each Pod.
 const IN_CLUSTER_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
 const ADVICE: &str = "set `kubernetes.kubeconfig` and `kubernetes.context` so that `kubectl get pods` works with them, or run the server in a Pod";
@@ -98,32 +94,27 @@ fn boxed(stream: impl AgentStream + 'static) -> BoxedStream {
     Box::new(stream)
 }
 
-/// Connects to the agent of a Pod.
+/// Connects to the agent of a Pod. The link limits the time.
 pub(super) async fn dial(pods: Api<Pod>, pod: Arc<PodState>, way: Way) -> io::Result<BoxedStream> {
-    let connecting = async {
-        match way {
-            Way::PodIp => {
-                let View::Running { ip: Some(ip) } = pod.view.borrow().clone() else {
-                    return Err(io::Error::new(ErrorKind::NotConnected, "the Pod has no address yet"));
-                };
-                let ip: IpAddr = ip
-                    .parse()
-                    .map_err(|_| io::Error::other("the Pod's address is unreadable"))?;
-                let stream = TcpStream::connect((ip, AGENT_PORT)).await?;
-                stream.set_nodelay(true)?;
-                Ok(boxed(stream))
-            }
-            Way::PortForward => {
-                let forwarder = pods.portforward(&pod.name, &[AGENT_PORT]).await;
-                let mut forwarder = forwarder.map_err(|error| io::Error::other(shortened(&with_sources(&error))))?;
-                let stream = forwarder.take_stream(AGENT_PORT);
-                stream
-                    .map(boxed)
-                    .ok_or_else(|| io::Error::other("the port is not forwarded"))
-            }
+    match way {
+        Way::PodIp => {
+            let View::Running { ip: Some(ip) } = pod.view.borrow().clone() else {
+                return Err(io::Error::new(ErrorKind::NotConnected, "the Pod has no address yet"));
+            };
+            let ip: IpAddr = ip
+                .parse()
+                .map_err(|_| io::Error::other("the Pod's address is unreadable"))?;
+            let stream = TcpStream::connect((ip, AGENT_PORT)).await?;
+            stream.set_nodelay(true)?;
+            Ok(boxed(stream))
         }
-    };
-    timeout(CONNECT_TIMEOUT, connecting)
-        .await
-        .unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+        Way::PortForward => {
+            let forwarder = pods.portforward(&pod.life.name, &[AGENT_PORT]).await;
+            let mut forwarder = forwarder.map_err(|error| io::Error::other(shortened(&with_sources(&error))))?;
+            let stream = forwarder.take_stream(AGENT_PORT);
+            stream
+                .map(boxed)
+                .ok_or_else(|| io::Error::other("the port is not forwarded"))
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! Sandboxes in Pods of a Kubernetes cluster.
 //!
-//! The cluster chooses the node, starts the container and enforces its limits; this back end decides how strictly. Each Pod's first
-//! process is the agent, which gets there in a ConfigMap, so any image will do. This server reaches the agent by one
-//! [link](sandcell_link), which survives connections that break. Both ends of a link prove that they know its key.
+//! The cluster chooses the node, starts the container and enforces its limits. This back end chooses the limits and restrictions. The
+//! first process of each Pod is the agent. It comes from a ConfigMap, so any image will do. The server talks to the agent over a
+//! [link](sandcell_link), which survives broken connections. Both ends of a link prove that they know its key.
 
 mod cluster;
 mod config;
@@ -31,14 +31,15 @@ use sandcell_sandbox::{
 use tokio::sync::{Mutex, OnceCell, oneshot};
 use tokio::time::timeout;
 
-use crate::agent_program::Agent;
-use crate::{container_env, container_level};
+use crate::container::agent_program::Agent;
+use crate::container::sandbox::ContainerSandbox;
+use crate::container::{env, ids, level};
 use cluster::Cluster;
 pub use config::{Connect, KubernetesSettings, NetworkGuard, Pull};
 use connect::{ApiServer, Way};
 use failure::{failed, is_missing, unavailable};
 use pod::Common;
-use sandbox::PodSandbox;
+use sandbox::PodHost;
 
 /// The back end's name in settings and results.
 pub const NAME: &str = "kubernetes";
@@ -80,7 +81,7 @@ impl KubernetesBackend {
     pub async fn start(config: KubernetesConfig) -> Result<Arc<Self>, SandboxError> {
         let settings = config.settings;
         let (objects, api_server) = connect::objects(&settings).await?;
-        let level = level(&objects.client, settings.runtime_class.as_deref()).await?;
+        let level = level_of(&objects.client, settings.runtime_class.as_deref()).await?;
         report::check_floor(level, config.isolation_min)?;
         let agent = Agent::of(&settings.architecture).map_err(|lacking| unavailable(lacking.reason, lacking.remedy))?;
         let layers = report::layers(level, settings.network);
@@ -92,7 +93,7 @@ impl KubernetesBackend {
             )
         })?;
         let key = Key::new(random);
-        let server = format!("sandcell-{}", token());
+        let server = format!("sandcell-{}", ids::token());
         let owner = objects.take_lease(&server).await?;
         let provided = objects.provide(&server, &owner, agent, &key, settings.network).await;
         if let Err(error) = provided {
@@ -111,18 +112,18 @@ impl KubernetesBackend {
             },
             key,
             way,
-            isolation: report::isolation(level, &layers),
+            isolation: Isolation::of_layers(NAME, level, &layers),
             layers,
             api_server,
             network_checked: OnceCell::new(),
-            next_user: AtomicU32::new(first_user()),
+            next_user: AtomicU32::new(ids::first_number()),
         }))
     }
 
-    async fn make(&self, spec: &SandboxSpec) -> Result<PodSandbox, SandboxError> {
+    async fn make(&self, spec: &SandboxSpec) -> Result<ContainerSandbox<PodHost>, SandboxError> {
         let image = spec.image.clone().unwrap_or_else(|| self.common.settings.image.clone());
-        let user = pod::user(self.next_user.fetch_add(1, Ordering::Relaxed));
-        let name = format!("{}-{}", self.common.server, token());
+        let user = ids::user(self.next_user.fetch_add(1, Ordering::Relaxed));
+        let name = format!("{}-{}", self.common.server, ids::token());
         let body = pod::body(spec, &name, &image, user, &self.common)
             .map_err(|error| failed("describe a Pod", &kube::Error::SerdeError(error)))?;
         let (cluster, key, way) = (Arc::clone(&self.cluster), self.key.clone(), self.way);
@@ -133,10 +134,10 @@ impl KubernetesBackend {
         // A separate task: a caller that leaves must not leave half a Pod. An unclaimed result is dropped, which removes the Pod.
         tokio::spawn(async move {
             let made = sandbox::make(&cluster, body, &key, way, &image).await;
-            let made = made.map(|(pod, client)| PodSandbox {
-                pod,
+            let made = made.map(|(pod, client)| ContainerSandbox {
+                host: PodHost(pod),
                 isolation,
-                env: BaseEnv::new(container_env::environment(&spec, client.announced_env())),
+                env: BaseEnv::new(env::environment(&spec, client.announced_env())),
                 client,
                 memory,
                 image,
@@ -150,18 +151,34 @@ impl KubernetesBackend {
     }
 }
 
+impl KubernetesBackend {
+    /// Checks that a program in this Pod cannot reach another one, which is made for the check, and the API server.
+    async fn check_network(&self, made: &ContainerSandbox<PodHost>) -> Result<(), SandboxError> {
+        let other = self.make(&SandboxSpec::default()).await?;
+        let address = other.host.address().ok_or_else(|| {
+            unavailable(
+                "the cluster reports no address for a Pod",
+                "`kubectl get pods -o wide` shows addresses",
+            )
+        })?;
+        let checked = network_check::check(&made.client, address, &self.api_server).await;
+        other.close().await?;
+        checked
+    }
+}
+
 /// Returns the level of isolation that a runtime class gives, by its handler if the account may read it, else by its name.
-async fn level(client: &kube::Client, class: Option<&str>) -> Result<Level, SandboxError> {
+async fn level_of(client: &kube::Client, class: Option<&str>) -> Result<Level, SandboxError> {
     let Some(class) = class else {
         return Ok(Level::Container);
     };
     match Api::<RuntimeClass>::all(client.clone()).get(class).await {
-        Ok(found) => Ok(container_level::of(&found.handler)),
+        Ok(found) => Ok(level::of(&found.handler)),
         Err(error) if is_missing(&error) => Err(unavailable(
             format!("the cluster has no RuntimeClass {class}"),
             "set `kubernetes.runtime_class` to one that `kubectl get runtimeclass` lists, or leave it empty",
         )),
-        Err(kube::Error::Api(status)) if status.code == 403 => Ok(container_level::of(class)),
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(level::of(class)),
         Err(error) => Err(failed("read a RuntimeClass", &error)),
     }
 }
@@ -188,15 +205,15 @@ impl Backend for KubernetesBackend {
         let made = self.make(spec).await?;
         if self.common.settings.network == NetworkGuard::Policy {
             self.network_checked
-                .get_or_try_init(|| network_check::check(&made.client, &self.api_server))
+                .get_or_try_init(|| self.check_network(&made))
                 .await?;
         }
         Ok(Arc::new(made))
     }
 
     async fn shutdown(&self) {
-        let ending = self.cluster.close();
-        let all = futures::future::join_all(ending.iter().map(|pod| pod.removed()));
+        let ending = self.cluster.pods.close();
+        let all = futures::future::join_all(ending.iter().map(|pod| pod.life.removed()));
         if timeout(SHUTDOWN_TIMEOUT, all).await.is_err() {
             tracing::warn!("Pods did not end within {SHUTDOWN_TIMEOUT:?}; they go with the lease of this server");
         }
@@ -224,23 +241,6 @@ impl BackendImages for KubernetesBackend {
 
 impl Drop for KubernetesBackend {
     fn drop(&mut self) {
-        drop(self.cluster.close());
-    }
-}
-
-/// Returns a random number for the first user id: the sandboxes of two servers on one node should have different users.
-fn first_user() -> u32 {
-    let mut bytes = [0; 4];
-    let _ = getrandom::fill(&mut bytes);
-    u32::from_le_bytes(bytes)
-}
-
-/// Returns a unique part of a name.
-fn token() -> String {
-    let mut bytes = [0; 5];
-    match getrandom::fill(&mut bytes) {
-        Ok(()) => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
-        // The API server refuses a name that is in use, so a collision is harmless.
-        Err(_) => format!("{}", std::process::id()),
+        drop(self.cluster.pods.close());
     }
 }

@@ -1,9 +1,11 @@
-//! Tries whether code in a Pod can reach the cluster's network.
+//! Checks that a program in a Pod cannot reach the cluster's network.
 //!
-//! A NetworkPolicy is an object that every cluster accepts and that only some network plugins enforce. So this server tries it: a
-//! program in the first Pod connects to the API server, which Pods can reach by default.
+//! Every cluster accepts a NetworkPolicy, but only some network plugins enforce it. So this back end starts a program in its first Pod.
+//! The program tries to connect to the agent of a second Pod, which certainly listens, and to the API server. Pods can reach both unless
+//! a policy is enforced.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use sandcell_agent::client::AgentClient;
@@ -12,27 +14,34 @@ use tokio::net::lookup_host;
 
 use super::connect::ApiServer;
 use super::failure::unavailable;
+use super::pod::AGENT_PORT;
 use super::report::NETWORK_LAYER;
-use crate::agent_program::AGENT_PATH;
+use crate::container::agent_program::AGENT_PATH;
 
 /// Bytes of the program's output that are kept.
 const MAX_OUTPUT_BYTES: usize = 1000;
-/// The status of the program that says that the address was not reached.
+/// The exit status of the program when no machine answers.
 const CLOSED_STATUS: u8 = 3;
-/// The time for which the program is tried again: a policy may take effect some seconds after it was made.
+/// A policy may take effect some seconds after it was made. The program runs again until then, at most for this time.
 const TAKE_EFFECT_TIMEOUT: Duration = Duration::from_secs(10);
 const TRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Checks that a program beside this agent cannot reach the API server.
-pub(super) async fn check(client: &AgentClient, server: &ApiServer) -> Result<(), SandboxError> {
+/// Checks that a program in the Pod of `client` reaches neither `other`, the address of another Pod, nor the API server.
+pub(super) async fn check(client: &AgentClient, other: IpAddr, server: &ApiServer) -> Result<(), SandboxError> {
     let found = lookup_host((server.host.as_str(), server.port)).await;
-    let addresses: Vec<String> = found.into_iter().flatten().map(|address| address.to_string()).collect();
-    if addresses.is_empty() {
-        return Err(unavailable(
-            format!("the address of the API server {} could not be found", server.host),
+    let servers = found.map_err(|error| {
+        unavailable(
+            format!(
+                "the address of the API server {} could not be found: {error}",
+                server.host
+            ),
             "check this machine's name service",
-        ));
-    }
+        )
+    })?;
+    let addresses: Vec<String> = std::iter::once(SocketAddr::from((other, AGENT_PORT)))
+        .chain(servers)
+        .map(|address| address.to_string())
+        .collect();
     let give_up = tokio::time::Instant::now() + TAKE_EFFECT_TIMEOUT;
     loop {
         let Some(reached) = reached(client, &addresses).await? else {
@@ -42,7 +51,7 @@ pub(super) async fn check(client: &AgentClient, server: &ApiServer) -> Result<()
             return Err(SandboxError::Isolation {
                 layer: NETWORK_LAYER.to_owned(),
                 reason: format!(
-                    "the cluster does not enforce NetworkPolicy: a program in a Pod reached the API server ({reached})"
+                    "the cluster does not enforce NetworkPolicy: a program in a Pod reached {reached}"
                 ),
                 remedy: "use a network plugin that enforces NetworkPolicy (Calico, Cilium and others), or accept an open network with \
                          kubernetes.network = \"open\""

@@ -24,7 +24,7 @@ use super::config::NetworkGuard;
 use super::failure::{failed, is_missing};
 use super::labels;
 use super::pod::{AGENT_PORT, KEY_ENTRY};
-use crate::agent_program::{AGENT_FILE, Agent, PACKED_FILE};
+use crate::container::agent_program::{AGENT_FILE, Agent, PACKED_FILE};
 
 /// The time between two renewals of a lease.
 const RENEW_INTERVAL: Duration = Duration::from_secs(15);
@@ -32,9 +32,9 @@ const RENEW_INTERVAL: Duration = Duration::from_secs(15);
 const LEASE_SECONDS: u64 = 60;
 /// A lease that this server has not seen change for this long may belong to a server that is gone.
 const UNCHANGED_FOR: Duration = Duration::from_secs(40);
-/// It does if its last renewal lies this far back by the clocks of both machines, which may differ,
+/// It belongs to one if its last renewal is older than this. The clocks of the two machines may differ.
 const EXPIRED_FOR: Duration = Duration::from_secs(180);
-/// or if it did not change for this long.
+/// Without a usable clock it belongs to one if it has not changed for this long.
 const UNCHANGED_FOR_LONG: Duration = Duration::from_secs(600);
 
 /// The access to the objects of one namespace.
@@ -196,7 +196,7 @@ fn lease_spec(server: &str) -> Value {
     json!({"holderIdentity": server, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now})
 }
 
-/// Renews this server's lease, and removes what servers left that are gone, as long as `user` lives.
+/// Renews this server's lease until `user` is dropped. Also deletes the leases of servers that are gone.
 pub(super) async fn keep_lease<T>(objects: Objects, server: String, user: Weak<T>) {
     let mut seen = SeenLeases::default();
     while user.strong_count() > 0 {

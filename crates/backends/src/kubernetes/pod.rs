@@ -1,4 +1,4 @@
-//! Translates a sandbox specification into a Pod. Pure.
+//! Translates a sandbox specification into a Pod. No I/O.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::config::KubernetesSettings;
 use super::labels;
-use crate::agent_program::{AGENT_FOLDER, AGENT_PATH};
+use crate::container::agent_program::{AGENT_FOLDER, AGENT_PATH};
 
 /// The port on which an agent listens.
 pub(super) const AGENT_PORT: u16 = 7070;
@@ -23,25 +23,17 @@ pub(super) const KEY_ENTRY: &str = "key";
 pub(super) const CONTAINER: &str = "sandbox";
 /// Memory for the agent and the kernel's process structures. It is added to the limit for programs.
 const AGENT_MEMORY_BYTES: u64 = 16 << 20;
-/// The user ids of sandboxes. Each has a different one, so the kernel's per-user counts of a node are per sandbox.
-const FIRST_USER: u32 = 30_000;
-const USER_COUNT: u32 = 30_000;
-/// The end of a Pod whose server and agent both fail to end it, in seconds: one day.
+/// The maximum lifetime of a Pod, in seconds: one day. Usually the server or the agent ends the Pod long before.
 const MAX_LIFETIME_S: u64 = 24 * 60 * 60;
-/// Bytes of packages and of the image's temporary files, on the node's disk.
+/// The maximum size of packages and temporary files on the node's disk, in bytes.
 const NODE_DISK_BYTES: u64 = 2 << 30;
-
-/// Returns the user id of the n-th sandbox.
-pub(super) fn user(number: u32) -> u32 {
-    FIRST_USER + number % USER_COUNT
-}
 
 /// Properties that all Pods of a server share.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Common {
-    /// The server's name, which is also the name of its lease, its Secret and its ConfigMap.
+    /// The server's name. Its Lease, its Secret and its ConfigMap have the same name.
     pub(super) server: String,
-    /// The lease, with which the cluster removes everything else.
+    /// The reference to the Lease. The cluster removes the other objects together with it.
     pub(super) owner: OwnerReference,
     pub(super) settings: KubernetesSettings,
 }
@@ -77,7 +69,7 @@ pub(super) fn body(
             "runtimeClassName": settings.runtime_class,
             "nodeSelector": node_selector(settings),
             "imagePullSecrets": settings.pull_secrets.iter().map(|name| json!({"name": name})).collect::<Vec<_>>(),
-            // Names are resolved by the server if the sandbox has a network at all.
+            // Code in a sandbox resolves no names itself: the server does this for sandboxes with a network.
             "dnsPolicy": "None",
             "dnsConfig": {"nameservers": ["127.0.0.1"]},
             "securityContext": {

@@ -1,8 +1,7 @@
 //! Reports the isolation layers that Pods have, and those that they lack.
 
-use sandcell_sandbox::{Degree, Isolation, LayerReport, LayerState, Level, SandboxError};
+use sandcell_sandbox::{LayerReport, Level, SandboxError};
 
-use super::NAME;
 use super::config::NetworkGuard;
 
 /// The layers that every Pod has, because the request asks for them.
@@ -24,61 +23,26 @@ const AMOUNT_LAYERS: [&str; 4] = ["memory_limit", "cpu_limit", "process_limit", 
 /// The layer that closes the cluster's network to code.
 pub(super) const NETWORK_LAYER: &str = "network_policy";
 
-fn active(name: &str) -> LayerReport {
-    LayerReport {
-        name: name.to_owned(),
-        state: LayerState::Active,
-        reason: None,
-        remedy: None,
-    }
-}
-
-fn missing(name: &str, reason: &str, remedy: &str) -> LayerReport {
-    LayerReport {
-        name: name.to_owned(),
-        state: LayerState::Missing,
-        reason: Some(reason.to_owned()),
-        remedy: Some(remedy.to_owned()),
-    }
-}
-
 pub(super) fn layers(level: Level, network: NetworkGuard) -> Vec<LayerReport> {
     let mut layers = Vec::new();
     if level == Level::Container {
-        layers.push(missing(
+        layers.push(LayerReport::missing(
             "user_namespace",
             "Pods share the node's users; each sandbox has a separate user without privileges there",
             "set `kubernetes.runtime_class` to a class of gVisor or Kata",
         ));
     }
-    layers.extend(POD_LAYERS.map(active));
+    layers.extend(POD_LAYERS.map(LayerReport::active));
     layers.push(match network {
-        NetworkGuard::Policy => active(NETWORK_LAYER),
-        NetworkGuard::Open => missing(
+        NetworkGuard::Policy => LayerReport::active(NETWORK_LAYER),
+        NetworkGuard::Open => LayerReport::missing(
             NETWORK_LAYER,
             "`kubernetes.network` is \"open\": code can reach what the cluster's network leads to",
             "set `kubernetes.network` to \"policy\" in a cluster whose network plugin enforces NetworkPolicy",
         ),
     });
-    layers.extend(AMOUNT_LAYERS.map(active));
+    layers.extend(AMOUNT_LAYERS.map(LayerReport::active));
     layers
-}
-
-pub(super) fn isolation(level: Level, layers: &[LayerReport]) -> Isolation {
-    Isolation {
-        backend: NAME.to_owned(),
-        level,
-        memory: Degree::of_memory(layers),
-        layers: layers
-            .iter()
-            .filter(|layer| layer.state == LayerState::Active)
-            .map(|layer| layer.name.clone())
-            .collect(),
-        degraded: layers
-            .iter()
-            .filter_map(|layer| layer.reason.as_ref().map(|reason| format!("{}: {reason}", layer.name)))
-            .collect(),
-    }
 }
 
 /// Refuses isolation below the operator's floor.
@@ -97,12 +61,15 @@ pub(super) fn check_floor(level: Level, isolation_min: Level) -> Result<(), Sand
 
 #[cfg(test)]
 mod tests {
+    use sandcell_sandbox::{Degree, Isolation};
+
     use super::*;
+    use crate::kubernetes::NAME;
 
     #[test]
     fn an_open_network_is_reported_as_weaker() {
         for (network, wanted) in [(NetworkGuard::Policy, true), (NetworkGuard::Open, false)] {
-            let found = isolation(Level::Container, &layers(Level::Container, network));
+            let found = Isolation::of_layers(NAME, Level::Container, &layers(Level::Container, network));
             assert_eq!(found.layers.iter().any(|layer| layer == NETWORK_LAYER), wanted);
             assert_eq!(
                 found.degraded.iter().any(|layer| layer.starts_with(NETWORK_LAYER)),

@@ -1,36 +1,32 @@
 //! One Pod: its creation, its end, and its sandbox.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, PostParams};
 use sandcell_agent::client::AgentClient;
 use sandcell_link::Key;
 use sandcell_link::host::{self, DialError, End};
-use sandcell_sandbox::{
-    Attachments, BaseEnv, ByteSize, Command, Connection, EndReason, Ended, Files, Forward, Isolation, LAYERS,
-    LAYERS_MAX, Ports, Process, Sandbox, SandboxError, SavedFiles, Usage,
-};
+use sandcell_sandbox::{EndReason, LAYERS, SandboxError, Usage};
 use tokio::time::{sleep, timeout};
 
-use super::NAME;
 use super::cluster::{Cluster, PodState};
 use super::connect::{self, Way};
 use super::failure::{failed, is_missing, shortened, unavailable};
 use super::view::View;
-use crate::container_files::{self, CopyError};
-use crate::tar::FolderContent;
+use crate::container::files::{self, CopyError};
+use crate::container::lifetime::{Lifetime, Living};
+use crate::container::sandbox::{CLOSE_TIMEOUT, Host};
+use crate::container::tar::FolderContent;
 
 /// The time that a Pod has to start. Pulling an image is part of it.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 /// The time that a node has to make a container after a failure that may pass.
 const STUCK_TIMEOUT: Duration = Duration::from_secs(30);
-/// The deadline of closing.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time that the cluster has to report how a Pod ended.
 const END_REPORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The number of removal attempts, and the pause between them.
@@ -49,7 +45,7 @@ pub(super) async fn make(
 ) -> Result<(Arc<PodState>, AgentClient), SandboxError> {
     let name = body.metadata.name.clone().unwrap_or_default();
     let pod = Arc::new(PodState::new(name));
-    if !cluster.add(&pod) {
+    if !cluster.pods.add(&pod) {
         return Err(unavailable("the server is ending", "start it again"));
     }
     let (started, link) = match start(cluster, &pod, body, key, way, image).await {
@@ -61,7 +57,7 @@ pub(super) async fn make(
     match started {
         Ok(client) => Ok((pod, client)),
         Err(error) => {
-            pod.ask();
+            pod.life.ask();
             // The number of removal attempts bounds this wait.
             let _ = keeping.await;
             Err(error)
@@ -175,7 +171,7 @@ async fn runs(pod: &PodState, image: &str) -> Result<(), SandboxError> {
 async fn keep(cluster: Arc<Cluster>, pod: Arc<PodState>, link: Option<host::Handle>) {
     let reason = tokio::select! {
         biased;
-        () = pod.asked() => EndReason::Closed,
+        () = pod.life.asked() => EndReason::Closed,
         reason = pod.over() => reason,
         end = link_end(link.as_ref()) => match timeout(END_REPORT_TIMEOUT, pod.over()).await {
             Ok(reason) => reason,
@@ -186,11 +182,11 @@ async fn keep(cluster: Arc<Cluster>, pod: Arc<PodState>, link: Option<host::Hand
         },
     };
     // Reported before the removal: an API server that is busy answers late.
-    pod.ended.send_replace(Some(Ended { reason }));
+    pod.life.end(reason);
     drop(link);
     remove(&cluster, &pod).await;
-    cluster.forget(&pod.name);
-    pod.removed.send_replace(true);
+    cluster.pods.forget(&pod.life.name);
+    pod.life.is_removed();
 }
 
 /// Waits for the end of a link; forever if there is none.
@@ -205,18 +201,17 @@ async fn remove(cluster: &Cluster, pod: &PodState) {
     let pods = cluster.objects.api::<Pod>();
     let parameters = DeleteParams {
         grace_period_seconds: Some(0),
-        preconditions: None::<Preconditions>,
         ..DeleteParams::background()
     };
     for attempt in 0..REMOVE_ATTEMPTS {
-        match pods.delete(&pod.name, &parameters).await {
+        match pods.delete(&pod.life.name, &parameters).await {
             Ok(_) => {
                 let _ = timeout(DISAPPEAR_TIMEOUT, pod.deleted()).await;
                 return;
             }
             Err(error) if is_missing(&error) => return,
             Err(error) => {
-                tracing::debug!(pod = pod.name, %error, "a Pod was not removed at once");
+                tracing::debug!(pod = pod.life.name, %error, "a Pod was not removed at once");
                 if attempt + 1 < REMOVE_ATTEMPTS {
                     sleep(REMOVE_INTERVAL).await;
                 }
@@ -224,153 +219,42 @@ async fn remove(cluster: &Cluster, pod: &PodState) {
         }
     }
     tracing::warn!(
-        pod = pod.name,
+        pod = pod.life.name,
         "a Pod could not be removed; it goes with the lease of this server"
     );
 }
 
-/// A Pod as a sandbox.
+/// A Pod in its cluster.
 #[derive(Debug)]
-pub(super) struct PodSandbox {
-    pub(super) pod: Arc<PodState>,
-    pub(super) client: AgentClient,
-    pub(super) isolation: Isolation,
-    pub(super) env: BaseEnv,
-    pub(super) memory: ByteSize,
-    pub(super) image: String,
-    /// True for the default image, for which packages are installed.
-    pub(super) usual: bool,
-    /// The attached folders, failed attempts included: each path is used once.
-    pub(super) attached: tokio::sync::Mutex<Vec<PathBuf>>,
-}
+pub(super) struct PodHost(pub(super) Arc<PodState>);
 
-impl PodSandbox {
-    fn check_alive(&self) -> Result<(), SandboxError> {
-        self.pod
-            .has_ended()
-            .map_or(Ok(()), |ended| Err(SandboxError::Gone(ended.reason)))
+impl PodHost {
+    /// Returns the address of the Pod, if the cluster has reported one.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        match &*self.0.view.borrow() {
+            View::Running { ip: Some(ip) } => ip.parse().ok(),
+            _ => None,
+        }
     }
 }
 
-impl Drop for PodSandbox {
-    fn drop(&mut self) {
-        self.pod.ask();
+impl Living for PodHost {
+    fn life(&self) -> &Lifetime {
+        &self.0.life
     }
 }
 
 #[async_trait]
-impl Sandbox for PodSandbox {
-    fn isolation(&self) -> &Isolation {
-        &self.isolation
-    }
-
-    fn base_env(&self) -> &BTreeMap<String, String> {
-        self.env.get()
-    }
-
-    fn add_env(&self, env: &BTreeMap<String, String>) -> Result<(), SandboxError> {
-        self.env.add(env)
-    }
-
-    fn image(&self) -> Option<&str> {
-        Some(&self.image)
-    }
-
-    async fn spawn(&self, command: Command) -> Result<Process, SandboxError> {
-        self.check_alive()?;
-        self.client.spawn(command).await
-    }
-
-    fn memory_limit(&self) -> Option<u64> {
-        Some(self.memory.as_bytes())
-    }
-
-    fn files(&self) -> &dyn Files {
-        self.client.files()
-    }
-
-    fn saved_files(&self) -> Option<&dyn SavedFiles> {
-        self.client.saved_files()
-    }
-
-    fn attachments(&self) -> Option<&dyn Attachments> {
-        Some(self)
-    }
-
-    fn ports(&self) -> Option<&dyn Ports> {
-        Some(self)
-    }
-
-    async fn pause(&self) -> Result<(), SandboxError> {
-        self.check_alive()?;
-        self.client.pause().await
-    }
-
-    async fn resume(&self) -> Result<(), SandboxError> {
-        self.check_alive()?;
-        self.client.resume().await
-    }
-
+impl Host for PodHost {
     async fn usage(&self) -> Result<Usage, SandboxError> {
-        self.check_alive()?;
-        let inside = self.client.usage().await?;
-        let Some(group) = inside.group else {
-            return Err(SandboxError::Unsupported(
-                "reading the usage of a Pod that does not show its control group".to_owned(),
-            ));
-        };
-        Ok(Usage {
-            memory: group.memory,
-            memory_peak: group.memory_peak,
-            cpu_us: group.cpu_us,
-            memory_events: group.memory_events,
-            process_events: group.process_events,
-            processes: inside.processes,
-            disk: inside.disk,
-            inodes: inside.inodes,
-            ..Usage::default()
-        })
+        Err(SandboxError::Unsupported(
+            "reading the usage of a Pod that does not show its control group".to_owned(),
+        ))
     }
 
-    async fn close(&self) -> Result<(), SandboxError> {
-        self.pod.ask();
-        match timeout(CLOSE_TIMEOUT, self.pod.removed()).await {
+    async fn copy_layer(&self, client: &AgentClient, folder: &Path, number: usize) -> Result<(), SandboxError> {
+        match files::copy(client, folder, &number.to_string(), FolderContent::Files, LAYERS).await {
             Ok(()) => Ok(()),
-            Err(_) => Err(SandboxError::Unavailable {
-                backend: NAME.to_owned(),
-                reason: format!("the Pod {} was not removed within {CLOSE_TIMEOUT:?}", self.pod.name),
-                remedy: format!("`kubectl delete pod {} --grace-period=0 --force`", self.pod.name),
-            }),
-        }
-    }
-
-    async fn ended(&self) -> Ended {
-        self.pod.ended().await
-    }
-}
-
-#[async_trait]
-impl Attachments for PodSandbox {
-    async fn attach(&self, folder: &Path) -> Result<String, SandboxError> {
-        self.check_alive()?;
-        if !self.usual {
-            return Err(SandboxError::Unsupported(format!(
-                "installing packages into the image {}, which is not the default one,",
-                self.image
-            )));
-        }
-        let mut attached = self.attached.lock().await;
-        let number = attached.len();
-        if number >= LAYERS_MAX {
-            return Err(SandboxError::Full {
-                what: format!("at most {LAYERS_MAX} sets of packages fit into one sandbox"),
-            });
-        }
-        attached.push(folder.to_owned());
-        let copied =
-            container_files::copy(&self.client, folder, &number.to_string(), FolderContent::Files, LAYERS).await;
-        match copied {
-            Ok(()) => Ok(format!("{LAYERS}/{number}")),
             Err(CopyError::Sandbox(error)) => Err(error),
             Err(CopyError::Full) => Err(SandboxError::Full {
                 what: "the packages do not fit on the Pod's disk".to_owned(),
@@ -386,20 +270,11 @@ impl Attachments for PodSandbox {
         }
     }
 
-    async fn attached(&self) -> Vec<PathBuf> {
-        self.attached.lock().await.clone()
-    }
-}
-
-#[async_trait]
-impl Ports for PodSandbox {
-    async fn forward(&self, port: u16) -> Result<Forward, SandboxError> {
-        self.check_alive()?;
-        self.client.forward(port, "network").await
-    }
-
-    async fn open(&self, port: u16) -> Result<Box<dyn Connection>, SandboxError> {
-        self.check_alive()?;
-        self.client.open(port).await
+    fn not_removed(&self) -> SandboxError {
+        let name = &self.0.life.name;
+        unavailable(
+            format!("the Pod {name} was not removed within {CLOSE_TIMEOUT:?}"),
+            format!("`kubectl delete pod {name} --grace-period=0 --force`"),
+        )
     }
 }

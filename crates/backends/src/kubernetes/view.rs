@@ -1,4 +1,4 @@
-//! What a Pod's status says about its sandbox. Pure.
+//! Derives the state of a sandbox from the status of its Pod. No I/O.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use sandcell_agent::protocol::DISK_FULL_STATUS;
@@ -26,9 +26,10 @@ const KILLED_STATUS: i32 = 137;
 /// A Pod's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum View {
-    /// It has not started. `why` is what it waits for, if that is known.
+    /// It has not started. `why` is the cause, if the cluster names one.
     Waiting { why: Option<String> },
-    /// Its container cannot be made. `is_final`: the node will not succeed later. `is_image`: for lack of the image.
+    /// The node could not start the container. `is_final` is false if the node may succeed later. `is_image` is true if the image is
+    /// the cause.
     Stuck {
         why: String,
         is_final: bool,

@@ -164,17 +164,7 @@ fn degrade(layer: &mut LayerReport, reason: String, remedy: String) {
 
 /// Returns the isolation as results contain it.
 pub(super) fn isolation(found: &Report, layers: &[LayerReport]) -> Isolation {
-    let there = |layer: &&LayerReport| layer.state != LayerState::Missing;
-    Isolation {
-        backend: NAME.to_owned(),
-        level: level(found),
-        memory: Degree::of_memory(layers),
-        layers: layers.iter().filter(there).map(|layer| layer.name.clone()).collect(),
-        degraded: layers
-            .iter()
-            .filter_map(|layer| layer.reason.as_ref().map(|reason| format!("{}: {reason}", layer.name)))
-            .collect(),
-    }
+    Isolation::of_layers(NAME, level(found), layers)
 }
 
 /// The smallest stack in bytes with which the launcher and the first processes work.

@@ -10,8 +10,8 @@ use sandcell_agent::protocol::DISK_FULL_STATUS;
 use sandcell_sandbox::{Channel, Command, Exit, Gathered, SandboxError, StdinMode, gather};
 use tokio::sync::mpsc;
 
-use crate::agent_program::AGENT_PATH;
-use crate::tar;
+use crate::container::agent_program::AGENT_PATH;
+use crate::container::tar;
 
 /// Archive pieces in the queue, and captured bytes of the unpacker's output.
 const PIECE_QUEUE_CAPACITY: usize = 8;

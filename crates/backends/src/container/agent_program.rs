@@ -13,11 +13,11 @@ pub(crate) struct Agent {
     pub(crate) architecture: &'static str,
     /// The names that container programs give it.
     aliases: [&'static str; 2],
-    /// A static program, packed; empty if it could not be built.
+    /// The program, compressed. Empty if it could not be built.
     packed: &'static [u8],
-    /// The same, unpacked at first use.
+    /// The program. It is static, and decompressed at first use.
     program: LazyLock<Vec<u8>>,
-    /// The program that starts a packed agent, unpacked at first use.
+    /// The program that starts a compressed agent. It is decompressed at first use.
     #[cfg(feature = "kubernetes")]
     loader: LazyLock<Vec<u8>>,
     /// Computed at first use.
@@ -33,7 +33,7 @@ impl PartialEq for Agent {
 
 impl Eq for Agent {}
 
-/// Unpacks the agent; returns no bytes if the build has none.
+/// Decompresses a program; returns no bytes if the build has none.
 fn unpacked(packed: &[u8]) -> Vec<u8> {
     miniz_oxide::inflate::decompress_to_vec_with_limit(packed, MAX_PROGRAM_BYTES).unwrap_or_default()
 }
@@ -79,7 +79,7 @@ pub(crate) const AGENT_FOLDER: &str = "/.sandcell";
 pub(crate) const AGENT_PATH: &str = "/.sandcell/agent";
 /// The agent's name in its folder.
 pub(crate) const AGENT_FILE: &str = "agent";
-/// The packed agent's name there, beside its loader, which then has the agent's name.
+/// The name of the compressed agent in a Pod. There the file with the agent's name is the loader, which starts the compressed one.
 #[cfg(feature = "kubernetes")]
 pub(crate) const PACKED_FILE: &str = "agent.packed";
 
@@ -121,13 +121,13 @@ impl Agent {
         self.program.as_slice()
     }
 
-    /// Returns the packed program.
+    /// Returns the compressed program.
     #[cfg(feature = "kubernetes")]
     pub(crate) const fn packed(&self) -> &'static [u8] {
         self.packed
     }
 
-    /// Returns the program that starts the packed one.
+    /// Returns the program that starts the compressed one.
     #[cfg(feature = "kubernetes")]
     pub(crate) fn loader(&self) -> &[u8] {
         self.loader.as_slice()
